@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,6 @@ from flhe import strategies
 from flhe.node.checkpoint import open_checkpoint
 from flhe.node.policy import settings
 from flhe.schemes.sash.scheme import Sash
-from flhe.strategies import SashFedAvg, save_sealed
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
 from flhe_lab.bench.synthetic import client_app
@@ -149,14 +150,14 @@ def test_the_recipe_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert np.allclose(array, RECIPE_ROUNDS * STEP, atol=1e-3)
 
 
-def test_the_example_of_a_test_runs(tmp_path: Path) -> None:
-    scope: dict[str, Any] = {
-        "app": client_app(),
-        "arrays": ArrayRecord({"weights": Array(np.zeros((4, 3), np.float32))}),
-        "SashFedAvg": SashFedAvg,
-        "save_sealed": save_sealed,
-        "open_checkpoint": open_checkpoint,
-    }
+def test_the_example_of_a_test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = ArrayRecord({"weights": Array(np.zeros((4, 3), np.float32))})
+    for name, content in (("client", {"app": client_app()}), ("server", {})):
+        module = ModuleType(f"my_app.{name}_app")
+        vars(module).update(content, initial_arrays=lambda: arrays)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "my_app", ModuleType("my_app"))
+    scope: dict[str, Any] = {}
     exec(EXAMPLE, scope)
     scope["test_my_app_trains"](tmp_path)
     assert len(list(tmp_path.glob("node-*"))) == 5
