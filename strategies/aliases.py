@@ -75,10 +75,11 @@ class BatchCryptFedAvg(SchemeFedAvg):
         *,
         key_bits: int = DEFAULT_KEY_BITS,
         advance: bool = False,
+        subgroup: bool = False,
         **options: Unpack[StrategyOptions],
     ) -> None:
         options.setdefault("clip", "exchange")
-        super().__init__(BatchCrypt(key_bits, advance), **options)
+        super().__init__(BatchCrypt(key_bits, advance, subgroup), **options)
 
 
 class EsaflFedAvg(SchemeFedAvg):

@@ -141,15 +141,20 @@ def paillier_key(key: bytes) -> SecretKey:
     return SecretKey.from_bytes(pair(BatchCrypt(key_bits=2048), key)[1])
 
 
-def _paillier_secrets(_sealer: Any) -> list[bytes]:
-    primes, orders = (paillier_key(KEY).p, paillier_key(KEY).q), ("big", "little")
-    return [prime.to_bytes(128, order)[:20] for prime in primes for order in orders]
+def _paillier_secrets(sealer: Any) -> list[bytes]:
+    key = sealer.key
+    return [
+        number.to_bytes(128, order)[:20] if order == "little" else number.to_bytes(128, order)[-20:]
+        for number in (key.p, key.q, *key.orders)
+        for order in ("big", "little")
+    ]
 
 
-def _paillier(bits: int) -> SchemeCase:
+def _paillier(bits: int, subgroup: bool = False) -> SchemeCase:
+    scheme = BatchCrypt(key_bits=2048, subgroup=subgroup)
     return SchemeCase(
-        f"batchcrypt-{bits}",
-        functools.partial(roles_of, scheme=BatchCrypt(key_bits=2048), bits=bits),
+        f"batchcrypt-{bits}{'-subgroup' if subgroup else ''}",
+        functools.partial(roles_of, scheme=scheme, bits=bits),
         BatchCrypt(key_bits=2048).adder(3, bits).batch.per,
         True,
         "refused",
@@ -211,6 +216,7 @@ SCHEMES = [
     *(_sash(bits, "ring-2048", "server") for bits in (0, 2, 3, 8, 12, 16, 19)),
     _sash(0, "ring-2048", "clients"),
     *(_paillier(bits) for bits in (2, 16, 32)),
+    _paillier(16, subgroup=True),
     *(_eshe(bits, "goldilocks-4096") for bits in (2, 8, 16, 32)),
     *(_eshe(16, ring) for ring in ("rns-4096", "rns-8192", "rns-16384", "paper-32768")),
     *(_seal(FedmlHe(ring="4096"), 4096, bits, bits, "4096") for bits in (2, 16, 24)),
@@ -230,6 +236,7 @@ FEW_SCHEMES = [
         "sash-ring-2048-8-server",
         "sash-ring-2048-auto-clients",
         "batchcrypt-16",
+        "batchcrypt-16-subgroup",
         "esafl-16-goldilocks-4096",
         "esafl-16-rns-8192",
         "fedml-he-16-4096",

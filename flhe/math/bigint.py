@@ -37,18 +37,33 @@ def from_rows(rows: NDArray[np.uint8]) -> list[Big]:
     return [read(data[at : at + width], "little") for at in range(0, len(data), width)]
 
 
-def random_blum_prime(bits: int, random: Callable[[int], bytes]) -> int:
+def random_prime(bits: int, random: Callable[[int], bytes]) -> int:
+    """Return a random prime of `bits` bits, its two highest bits set; drawn as Blum primes are."""
+    while True:
+        candidate = _drawn(bits, random) | 3 << (bits - 2) | 1
+        if gmpy().is_prime(candidate, PRIME_TESTS):
+            return candidate
+
+
+def random_blum_prime(bits: int, random: Callable[[int], bytes], order: int = 1) -> int:
     """Return a random prime of `bits` bits that is 3 modulo 4, its two highest bits set.
 
-    Candidates are drawn afresh, never counted up from one: all such primes are equally likely.
+    It is 1 modulo `order`, which is odd. Candidates are drawn afresh, never counted up from one: all
+    such primes are equally likely.
     """
     is_prime = gmpy().is_prime
-    top = 3 << (bits - 2)
+    least, step = 3 << (bits - 2), 2 * order
+    spare = (1 << (bits - 2)) // step  # candidates: 1 + step k, k odd, from `least` on
+    first = -(-least // step) | 1
     while True:
-        drawn = int.from_bytes(random((bits + 7) // 8), "big") & ((1 << bits) - 1)
-        candidate = drawn | top | 3
+        k = first + 2 * (_drawn(spare.bit_length() + 64, random) % (spare // 2))
+        candidate = 1 + step * k
         if is_prime(candidate, PRIME_TESTS):
             return candidate
+
+
+def _drawn(bits: int, random: Callable[[int], bytes]) -> int:
+    return int.from_bytes(random((bits + 7) // 8), "big") & ((1 << bits) - 1)
 
 
 PRIME_TESTS = 40

@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 class KeyPairAdder(Adder):
     """Adder whose members share a key pair, made by one member for all: records of two kinds.
 
-    SECRET has `generate(size, random)`, `check(size)`, which refuses a key that no honest member
+    SECRET has `generate(*size, random)`, `check(*size)`, which refuses a key that no honest member
     makes, and `public`, a PUBLIC. `public` is the epoch's public key, None before there is one.
     """
 
@@ -30,8 +30,8 @@ class KeyPairAdder(Adder):
 
     SECRET: ClassVar[Any]
     PUBLIC: ClassVar[Any]
-    SIZE: ClassVar[str]
-    """The scheme parameter that sets the key size."""
+    SIZE: ClassVar[tuple[str, ...]]
+    """The scheme's parameters that keys depend on."""
     public: Any
 
     def __post_init__(self) -> None:
@@ -39,21 +39,21 @@ class KeyPairAdder(Adder):
         if isinstance(self.public, bytes):  # encoded, as it travels
             object.__setattr__(self, "public", self.PUBLIC.from_bytes(self.public))
         if self.public is not None:
-            self.public.check(self._size)
+            self.public.check(*self._size)
 
     @property
-    def _size(self) -> Any:
-        return getattr(self.scheme, self.SIZE)
+    def _size(self) -> list[Any]:
+        return [getattr(self.scheme, name) for name in self.SIZE]
 
     def new_pair(self, random: Random) -> tuple[bytes, bytes]:
         """Make a fresh pair: public part, secret part, encoded."""
-        secret = self.SECRET.generate(self._size, random)
+        secret = self.SECRET.generate(*self._size, random=random)
         return secret.public.to_bytes(), secret.to_bytes()
 
     def check_pair(self, public: bytes, secret: bytes) -> None:
         """Refuse a pair that is invalid, or whose parts do not match; ProtocolError."""
         key = self.SECRET.from_bytes(secret)
-        key.check(self._size)
+        key.check(*self._size)
         if key.public != self.PUBLIC.from_bytes(public):
             raise ProtocolError(f"{self.name}: the secret key does not belong to the public one")
 

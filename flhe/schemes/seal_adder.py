@@ -86,7 +86,7 @@ class PolynomialMasks:
 class SealAdder(ResidueShell, KeyPairAdder):
     """Public parameters, as for `Adder`, and the digest of the epoch's key, once there is one."""
 
-    SECRET, PUBLIC, SIZE = SealSecret, SealPublic, "ring"
+    SECRET, PUBLIC, SIZE = SealSecret, SealPublic, ("ring",)
     MASKS: ClassVar[str]
     """Label for deriving the keys of masks."""
     SIZES: ClassVar[Any]

@@ -6,6 +6,7 @@ import functools
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -156,13 +157,19 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
 
 def batchcrypt(
-    setting: Setting, updates: Sequence[Vector], key_bits: int = DEFAULT_KEY_BITS, **coding: Any
+    setting: Setting,
+    updates: Sequence[Vector],
+    key_bits: int = DEFAULT_KEY_BITS,
+    *,
+    subgroup: bool = False,
+    **coding: Any,
 ) -> Contender:
     """BatchCrypt: quantize, batch, draw the powers r^n, multiply; fixed-base tables are made anew.
 
     `add` checks the ciphertexts. A modulus of `key_bits` bits; `coding` as in `terms_of`.
     """
-    scheme, key, threads = BatchCrypt(key_bits), SecretKey.generate(key_bits), setting.threads
+    scheme, threads = BatchCrypt(key_bits, subgroup=subgroup), setting.threads
+    key = SecretKey.generate(key_bits, subgroup)
     terms = terms_of(scheme, **coding)
     adder = scheme.adder(setting.cohort, terms.bits, key.public.to_bytes())
     slots = adder.batch
@@ -175,7 +182,8 @@ def batchcrypt(
         # Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers.
         bytes(32),
     ).contender(
-        "batchcrypt" if key_bits == DEFAULT_KEY_BITS else f"batchcrypt {key_bits}",
+        f"batchcrypt{'' if key_bits == DEFAULT_KEY_BITS else f' {key_bits}'}"
+        f"{' subgroup' if subgroup else ''}",
         setting,
         updates,
         note=f"Paillier, {key_bits} bits; {count:,} ciphertexts of {slots.per} values, each of "
@@ -225,6 +233,7 @@ SCHEMES: dict[str, Make] = {
     "flashe": flashe,
     "sash": sash,
     "batchcrypt": batchcrypt,
+    "batchcrypt-subgroup": partial(batchcrypt, subgroup=True),
     "esafl": esafl,
     "fedml-he": fedml,
     "plain": plain,

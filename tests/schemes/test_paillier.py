@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import math
 import os
@@ -29,6 +30,8 @@ from flhe.schemes.batchcrypt.crt import Crt, Join
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.lanes import Lanes
 from flhe.schemes.batchcrypt.powers import powmod_all, steps
+from flhe.schemes.batchcrypt.residue_pool import draw_in_children
+from flhe.schemes.batchcrypt.residues import Residues
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
@@ -39,6 +42,16 @@ from tests.patience import PATIENCE_S
 @functools.cache
 def pair(number: int = 0) -> SecretKey:
     return SecretKey.generate(2048)
+
+
+@functools.cache
+def short_pair() -> SecretKey:
+    return SecretKey.generate(2048, True)
+
+
+@functools.cache
+def long_pair() -> SecretKey:
+    return SecretKey.generate(3072, True)
 
 
 SCHEME = BatchCryptAdder(BatchCrypt(key_bits=2048), 3, 16, public=pair().public)
@@ -68,7 +81,76 @@ def test_python_paillier_decrypts_what_we_encrypt() -> None:
     assert np.array_equal(SCHEME.batch.digits(signed, 300, 3), vectors.sum(axis=0))
 
 
+@pytest.mark.parametrize("made", [short_pair, long_pair], ids=["2048", "3072"])
+def test_python_paillier_decrypts_the_subgroup_variant(made: Callable[[], SecretKey]) -> None:
+    """And opens what it opens; a ciphertext that hides its plaintext elsewhere is refused."""
+    key = made()
+    n, numbers = gmpy2.mpz(key.public.n), [gmpy2.mpz(i) ** 40 for i in range(9)]
+    hidden = Residues(key.p, key.q, key.h, 9, orders=key.orders).draw(9)
+    for u in hidden:
+        for prime, order in zip((key.p, key.q), key.orders, strict=True):
+            assert gmpy2.powmod(u, order, prime**2) == 1 != u % prime
+    sealed = [(1 + m * n) * u % n**2 for m, u in zip(numbers, hidden, strict=True)]
+    theirs = phe.PaillierPrivateKey(phe.PaillierPublicKey(int(n)), key.p, key.q)
+    assert [theirs.raw_decrypt(int(c)) for c in sealed] == numbers
+    ours = Crt(key.p, key.q, key.orders)
+    assert ours.decrypt(sealed) == numbers
+    [foreign] = Residues(key.p, key.q, key.h, 1).draw(1)
+    with pytest.raises(FaultError, match="no ciphertext"):
+        ours.decrypt([*sealed[1:], sealed[0] * foreign % n**2])
+
+
+def test_exponents_in_the_subgroup_are_uniform() -> None:
+    """Each residue is base^a for the a that the random source gave, modulo each order."""
+    key, count = short_pair(), 5
+    size = (sum(o.bit_length() for o in key.orders) + 128 + 7) // 8
+    tape = secrets.token_bytes(count * size)
+    drawn = Residues(key.p, key.q, key.h, count, lambda _: tape, orders=key.orders).draw(count)
+    exponents = [int.from_bytes(tape[at : at + size], "little") for at in range(0, len(tape), size)]
+    for prime, order in zip((key.p, key.q), key.orders, strict=True):
+        base = gmpy2.powmod(key.h, key.public.n * ((prime - 1) // order), prime**2)
+        assert [u % prime**2 for u in drawn] == [gmpy2.powmod(base, a, prime**2) for a in exponents]
+
+
+def test_children_draw_from_the_subgroup_too() -> None:
+    key = short_pair()
+    drawn = draw_in_children(key.p, key.q, key.h, 20, 2, PATIENCE_S, key.orders)
+    assert all(gmpy2.powmod(u, key.orders[0] * key.orders[1], key.public.n**2) == 1 for u in drawn)
+    assert len(set(drawn)) == 20
+
+
 # --- keys ---
+
+
+@pytest.mark.parametrize("bits", [2048, 3072])
+def test_keys_of_the_subgroup_variant_are_sound(bits: int) -> None:
+    key = short_pair() if bits == 2048 else long_pair()
+    key.check(bits, True)
+    assert key.public.bits == bits
+    assert len({key.p, key.q, *key.orders}) == 4
+    for prime, order in zip((key.p, key.q), key.orders, strict=True):
+        assert prime.bit_length() == bits // 2
+        assert order.bit_length() == 2 * BatchCrypt(bits).security
+        assert gmpy2.is_prime(order, 50)
+        assert (prime - 1) % order == 0
+    assert SecretKey.from_bytes(key.to_bytes()) == key
+
+
+def test_unsound_orders_are_refused() -> None:
+    key, other = short_pair(), pair()
+    a, b = key.orders
+    for says, bad, subgroup in (
+        ("it is of the subgroup variant", key, False),
+        ("it is not of the subgroup variant", other, True),
+        ("an order does not fit", SecretKey(key.p, key.q, (b, a)), True),
+        ("an order does not fit", SecretKey(key.p, key.q, (a, 3)), True),
+        ("a factor of it is not prime", SecretKey(key.p, key.q, (a, b * 3)), True),
+    ):
+        with pytest.raises(ProtocolError, match=says):
+            bad.check(2048, subgroup)
+    for orders in ((a,), (a, 1), (a, b, a)):
+        with pytest.raises(ConfigError, match="two primes"):
+            SecretKey(key.p, key.q, orders)
 
 
 @pytest.mark.parametrize("bits", [2048, 3072])
@@ -266,7 +348,7 @@ every_kind = pytest.mark.parametrize(
 
 def counting() -> Source:
     numbers = itertools.count()
-    return lambda n: bytes(next(numbers) * 0x9E3779B97F4A7C15 >> 40 & 255 for _ in range(n))
+    return lambda n: hashlib.shake_256(b"%d" % next(numbers)).digest(n)
 
 
 @every_kind

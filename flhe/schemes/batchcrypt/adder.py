@@ -51,7 +51,7 @@ class BatchCryptAdder(KeyPairAdder):
     bits: int = 16
     public: PublicKey | None = None
 
-    SECRET, PUBLIC, SIZE = SecretKey, PublicKey, "key_bits"
+    SECRET, PUBLIC, SIZE = SecretKey, PublicKey, ("key_bits", "subgroup")
 
     @property
     def batch(self) -> Slots:
@@ -155,7 +155,7 @@ class BatchCryptSealer(Sealer):
         from flhe.schemes.batchcrypt.residue_pool import draw
 
         count, key = self.adder.batch.batches(length), self.key
-        return draw(key.p, key.q, key.h, count, workers, self.random)
+        return draw(key.p, key.q, key.h, count, workers, self.random, key.orders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +171,8 @@ class BatchCryptOpener(Opener):
 
         n = gmpy().mpz(self.key.public.n)
         half = n >> 1
-        opened = Crt(self.key.p, self.key.q).decrypt(
-            self.adder._numbers(total), threads=self.threads
-        )
+        crt = Crt(self.key.p, self.key.q, self.key.orders)
+        opened = crt.decrypt(self.adder._numbers(total), threads=self.threads)
         numbers = [m - n if m > half else m for m in opened]
         try:
             return self.adder.batch.digits(numbers, total.length, len(total.senders))

@@ -1,19 +1,21 @@
 """Paillier decryption with p and q: half-length powers, joined and verified.
 
-    m_p = L_p(c^(p-1) mod p^2) h_p mod p,   L_p(x) = (x - 1) / p,   h_p = L_p(g^(p-1) mod p^2)^-1
+    m_p = L_p(c^e mod p^2) h_p mod p,   L_p(x) = (x - 1) / p,   h_p = L_p(g^e mod p^2)^-1
     m   = m_p + p ((m_q - m_p) p^-1 mod q)
 
-With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
+e is p - 1; in the subgroup variant it is the order of r^n modulo p^2, a sixth as long (Sec. 6). With
+g = n + 1, g^e is 1 + e n modulo p^2, so h_p = (e q)^-1 mod p.
 
-Results are verified; `fault` gives the reason. By Fermat, c^(p-1) must be 1 modulo p. The division
-by p checks this at no cost, and a wrong power passes with odds of 1 / p. For faults that it misses,
+Results are verified; `fault` gives the reason. c^e must be 1 modulo p: by Fermat for p - 1, and for
+an order because c hides its plaintext with a member of the subgroup. The division by p checks this
+at no cost, and a wrong power passes with odds of 1 / p. For faults that it misses,
 `flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be L_p(x) modulo p,
 and -p m must be L_q(x) modulo q. Faults before the powers are detected only by the tags of the sum.
 
 GMP's `powmod` is not constant-time: run nothing on the machine that could time this process to the
 microsecond. A server times whole rounds only.
 
-Source: Paillier (EUROCRYPT 1999), Sec. 7 (decryption using Chinese remaindering).
+Source: Paillier (EUROCRYPT 1999), Sec. 6 (fast decryption), Sec. 7 (Chinese remaindering).
 """
 
 from __future__ import annotations
@@ -41,15 +43,20 @@ class Join:
 
 
 class Crt:
-    """Decryption with the two secret primes, which `SecretKey.check` has passed."""
+    """Decryption with the two secret primes, which `SecretKey.check` has passed.
 
-    __slots__ = ("_join", "_primes")
+    `orders` are those of the subgroup modulo p^2 and q^2; without, exponents are p - 1 and q - 1.
+    """
 
-    def __init__(self, p: int, q: int) -> None:
+    __slots__ = ("_exponents", "_join", "_primes")
+
+    def __init__(self, p: int, q: int, orders: Sequence[int] = ()) -> None:
         g = gmpy()
         p, q = g.mpz(p), g.mpz(q)
+        self._exponents = [g.mpz(e) for e in orders] or [p - 1, q - 1]
         # For each prime: the prime, h_p, and the factor that undoes it.
-        self._primes = [(a, g.invert(-b, a), -b % a) for a, b in ((p, q), (q, p))]
+        halves = zip((p, q), (q, p), self._exponents, strict=True)
+        self._primes = [(a, g.invert(e * b, a), e * b % a) for a, b, e in halves]
         self._join = Join(p, q)
 
     def decrypt(self, ciphertexts: Sequence[Big], threads: int = 1) -> list[Big]:
@@ -64,11 +71,11 @@ class Crt:
         return [self._open(x, y) for x, y in zip(*logs, strict=True)]
 
     def _logs(self, half: int, numbers: Sequence[Big], threads: int) -> list[Big]:
-        """Return L_p(c^(p-1) mod p^2) of each, in [0, p)."""
+        """Return L_p(c^e mod p^2) of each, in [0, p)."""
         p = self._primes[half][0]
         divide = gmpy().f_divmod
         logs = []
-        for power in powmod_all(numbers, p - 1, p, threads):
+        for power in powmod_all(numbers, self._exponents[half], p, threads):
             log, one = divide(power, p)
             if one != 1:
                 raise fault()

@@ -4,9 +4,10 @@ GMP holds Python's lock during one operation and rarely yields it to a waiting t
 draws residues would stall the training loop, and the training loop would stall the drawing. Child
 processes of low priority use the time that training leaves.
 
-A child runs this module. It reads its order from standard input: p, q, h and count. So keys are in
-neither the arguments nor the environment, where others could read them. The child writes verified
-residues to standard output, and nothing to standard error: a traceback could put keys into a log.
+A child runs this module. It reads p, q, h, the count, and the orders of a subgroup from standard
+input. So keys are in neither the arguments nor the environment, where others could read them. The
+child writes verified residues to standard output, and nothing to standard error: a traceback could
+put keys into a log.
 It ends with its work, is killed when the parent gives up, and exits within a second of the parent.
 All waits have a timeout.
 """
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -45,7 +47,13 @@ _SLOWEST = 1e-3
 
 
 def draw(
-    p: int, q: int, h: int, count: int, workers: int = 0, random: Random = secrets.token_bytes
+    p: int,
+    q: int,
+    h: int,
+    count: int,
+    workers: int = 0,
+    random: Random = secrets.token_bytes,
+    orders: Sequence[int] = (),
 ) -> list[Big]:
     """Draw `count` residues beside other work, if that is faster.
 
@@ -61,9 +69,9 @@ def draw(
     """
     alone = random is not secrets.token_bytes or workers <= 0 or count < SMALL
     if alone or in_lanes(p, q):
-        source = Residues(p, q, h, count, random, max(1, workers))
+        source = Residues(p, q, h, count, random, max(1, workers), orders)
         return source.draw(count)
-    return draw_in_children(p, q, h, count, workers)
+    return draw_in_children(p, q, h, count, workers, orders=orders)
 
 
 def seconds(bits: int, count: int) -> float:
@@ -72,7 +80,13 @@ def seconds(bits: int, count: int) -> float:
 
 
 def draw_in_children(
-    p: int, q: int, h: int, count: int, workers: int, timeout: float | None = None
+    p: int,
+    q: int,
+    h: int,
+    count: int,
+    workers: int,
+    timeout: float | None = None,
+    orders: Sequence[int] = (),
 ) -> list[Big]:
     """Draw `count` residues in `workers` child processes, 1 at least.
 
@@ -84,9 +98,10 @@ def draw_in_children(
     """
     shares = [len(range(i, count, workers)) for i in range(min(workers, count))]
     limit = seconds((p * q).bit_length(), max(shares)) if timeout is None else timeout
-    orders = [f"{p} {q} {h} {share}\n".encode() for share in shares]
+    lines = [" ".join(map(str, (p, q, h, share, *orders))) + "\n" for share in shares]
     try:
-        done = run_all([functools.partial(_child, order, limit) for order in orders], workers)
+        calls = [functools.partial(_child, line.encode(), limit) for line in lines]
+        done = run_all(calls, workers)
     except OSError:
         done = []
     except subprocess.TimeoutExpired:
@@ -100,7 +115,7 @@ def draw_in_children(
     data, width = np.frombuffer(b"".join(child.stdout for child in done), np.uint8), _width(p, q)
     if data.size != count * width:
         logger.warning("residues: child processes stopped (status %s), drawing in this one", codes)
-        return Residues(p, q, h, count).draw(count)
+        return Residues(p, q, h, count, orders=orders).draw(count)
     return from_rows(data.reshape(count, width))
 
 
@@ -139,8 +154,8 @@ def main() -> NoReturn:
         threading.Thread(target=_watch_parent, daemon=True).start()
         if hasattr(os, "nice"):
             os.nice(NICENESS)
-        p, q, h, count = map(int, sys.stdin.readline().split())
-        residues = Residues(p, q, h, count).draw(count)
+        p, q, h, count, *orders = map(int, sys.stdin.readline().split())
+        residues = Residues(p, q, h, count, orders=orders).draw(count)
         sys.stdout.buffer.write(to_rows(residues, _width(p, q), count).data)
         sys.stdout.buffer.flush()
         code = 0

@@ -2,7 +2,9 @@
 
     u = h^(n a) mod n^2,   a uniform, of ceil(|n| / 2) bits    (DJN 2010, Sec. 4.2)
 
-is computed modulo p^2 and modulo q^2, over tables of powers, and joined (CRT).
+is computed modulo p^2 and modulo q^2, over tables of powers, and joined (CRT). In the subgroup variant
+the base is h_s (`flhe.schemes.batchcrypt.keys`), of the orders a_p modulo p^2 and a_q modulo q^2, and a
+is uniform below a_p a_q: it is drawn with SURPLUS bits more, and taken modulo each order.
 
 For every window i of w bits of an exponent and every digit d, the table has base^(d 2^(w i)): a
 power is one product over the windows (Brickell, Gordon, McCurley, Wilson, 1992). There are two
@@ -21,9 +23,9 @@ The entry that is read depends on the exponent, which is secret: run nothing on 
 could time its caches.
 
 All results are verified; `fault` gives the reason. The joined residues u_j of one `draw` are
-multiplied together, modulo p^2 and modulo q^2. The product must equal h^(n sum of a_j), computed
-anew without a table. This detects every fault, in a table too, that does not cancel in the product.
-Fermat checks h^n itself.
+multiplied together, modulo p^2 and modulo q^2. The product must equal the power of the base for the
+sum of the a_j, computed anew without a table. This detects every fault, in a table too, that does not
+cancel in the product. The order of the base is checked too, by Fermat if it is p - 1.
 
 Source: Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with applications
 to electronic voting" (2010).
@@ -33,13 +35,14 @@ from __future__ import annotations
 
 import functools
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import run_all
 from flhe.math import LANES
-from flhe.math.bigint import Big, gmpy
+from flhe.math.bigint import Big, gmpy, to_rows
 from flhe.math.prg import drawn
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.crt import Join
@@ -50,6 +53,8 @@ from flhe.wire.secret import Random
 MAX_TABLE_BYTES = 1 << 25
 """Maximum size of the table of one prime, 32 MiB."""
 MAX_WINDOW = 12
+SURPLUS = 128
+"""Bits drawn beyond those of a_p a_q: exponents are uniform but for odds of 2^-128."""
 
 _OBJECT = 40
 """Bytes of an mpz and its place in a list, without its digits."""
@@ -190,24 +195,36 @@ def in_lanes(p: int, q: int) -> bool:
 
 
 class _Half:
-    """Powers of h^n modulo the square of one prime: about `count`, exponents of `bits` bits."""
+    """Powers of h^n modulo the square of one prime: about `count`, exponents of `bits` bits.
 
-    __slots__ = ("_base", "_p", "_square", "_table")
+    With an `order`, the base is the power of h^n that has it, and exponents are taken modulo it.
+    """
 
-    def __init__(self, p: Big, n: Big, h: Big, bits: int, count: int, by_lanes: bool) -> None:
+    __slots__ = ("_base", "_order", "_p", "_square", "_table")
+
+    def __init__(
+        self, p: Big, n: Big, h: Big, order: int, bits: int, count: int, by_lanes: bool
+    ) -> None:
         g = gmpy()
-        self._p, self._square = p, p * p
-        self._base = base = g.powmod(h, n, self._square)
-        # Among the numbers that are h^n modulo p, exactly one has an order that divides p - 1.
-        if g.powmod(base, p - 1, self._square) != 1 or base % p != g.powmod(h, n % (p - 1), p):
+        self._p, self._square, self._order = p, p * p, order
+        up = n * ((p - 1) // order) if order else n
+        self._base = base = g.powmod(h, up, self._square)
+        # Among the numbers that are h^up modulo p, exactly one has an order that divides p - 1.
+        power = g.powmod(base, order or p - 1, self._square)
+        if power != 1 or base % p != g.powmod(h, up % (p - 1), p):
             raise fault()
+        bits = order.bit_length() or bits
         self._table: GmpTable | LaneTable | None = None
         if width := window(p, bits, count, by_lanes):
             kind = LaneTable if by_lanes else GmpTable
             self._table = kind(p, base, width, bits)
 
     def powers(self, rows: Digits, threads: int) -> list[Big]:
-        """Return h^(n a) mod p^2, a given as little-endian bytes; not verified."""
+        """Return base^a mod p^2, a given as little-endian bytes; not verified."""
+        if self._order:
+            width = (self._order.bit_length() + 7) // 8
+            reduced = [a % self._order for a in _exponents(rows)]
+            rows = to_rows(reduced, width, len(reduced))
         if self._table is not None:
             return self._table.powers(rows, threads)
         return [self._power(a) for a in _exponents(rows)]
@@ -216,7 +233,7 @@ class _Half:
         return gmpy().powmod_base_list([self._base], a, self._square)[0]
 
     def verify(self, residues: list[Big], total: int) -> None:
-        """Raise FaultError unless the product of the residues is h^(n total), modulo p^2."""
+        """Raise FaultError unless the product of the residues is base^total, modulo p^2."""
         square = self._square
         product = gmpy().mpz(1)
         for u in residues:
@@ -230,8 +247,8 @@ class Residues:
 
     Raises FaultError: a fault while the base was made, or p and q that are not prime.
 
-    p, q and h, DJN's base, are those of a `SecretKey`. `count`, the expected number of residues,
-    sets the size of tables. Threads are for lanes.
+    p, q, h, DJN's base, and `orders` are those of a `SecretKey`. `count`, the expected number of
+    residues, sets the size of tables. Threads are for lanes.
     """
 
     __slots__ = ("_bits", "_halves", "_join", "_random", "_threads", "n")
@@ -244,15 +261,18 @@ class Residues:
         count: int,
         random: Random = secrets.token_bytes,
         threads: int = 1,
+        orders: Sequence[int] = (),
     ) -> None:
         g = gmpy()
         p, q, h = g.mpz(p), g.mpz(q), g.mpz(h)
         n = p * q
         self.n = n
         self._random, self._threads = random, threads
-        self._bits = (n.bit_length() + 1) // 2
-        by_lanes = in_lanes(p, q)
-        self._halves = [_Half(a, n, h, self._bits, count, by_lanes) for a in (p, q)]
+        bits = sum(order.bit_length() for order in orders)
+        self._bits = bits + SURPLUS if orders else (n.bit_length() + 1) // 2
+        both = zip((p, q), orders or (0, 0), strict=True)
+        how = self._bits, count, in_lanes(p, q)
+        self._halves = [_Half(a, n, h, order, *how) for a, order in both]
         self._join = Join(p * p, q * q)
 
     def draw(self, count: int) -> list[Big]:
