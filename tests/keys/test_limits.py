@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from flhe.errors import ConfigError
 from flhe.keys.roster.limits import NONE, Limits, known
 
+FLAGS = ("fresh-keys", "server-reads", "unpermuted", "paillier-subgroup")
 VALUES: dict[str, Any] = {
-    **{n: st.booleans() for n in ("fresh-keys", "server-reads", "unpermuted")},
+    **{n: st.booleans() for n in FLAGS},
     "min-bits": st.integers(0, 512),
     "min-select": st.floats(0, 1),
     "min-top-k": st.floats(0, 1),
