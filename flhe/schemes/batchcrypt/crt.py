@@ -24,6 +24,7 @@ import functools
 from collections.abc import Sequence
 
 from flhe.coding.pack import run_all
+from flhe.errors import ProtocolError
 from flhe.math.bigint import Big, gmpy
 from flhe.schemes.batchcrypt.powers import fault, powmod_all
 
@@ -42,17 +43,26 @@ class Join:
         return x + self._a * ((y - x) * self._inverse % self._b)
 
 
+def _outside() -> ProtocolError:
+    """Return the error for a power that is not 1 modulo p; its text holds no number."""
+    return ProtocolError(
+        "sum refused: a ciphertext hides its plaintext outside the key's subgroup: it was changed on "
+        "its way, or this machine's memory or processor is at fault"
+    )
+
+
 class Crt:
     """Decryption with the two secret primes, which `SecretKey.check` has passed.
 
     `orders` are those of the subgroup modulo p^2 and q^2; without, exponents are p - 1 and q - 1.
     """
 
-    __slots__ = ("_exponents", "_join", "_primes")
+    __slots__ = ("_exponents", "_join", "_primes", "_short")
 
     def __init__(self, p: int, q: int, orders: Sequence[int] = ()) -> None:
         g = gmpy()
         p, q = g.mpz(p), g.mpz(q)
+        self._short = bool(orders)
         self._exponents = [g.mpz(e) for e in orders] or [p - 1, q - 1]
         # For each prime: the prime, h_p, and the factor that undoes it.
         halves = zip((p, q), (q, p), self._exponents, strict=True)
@@ -62,8 +72,9 @@ class Crt:
     def decrypt(self, ciphertexts: Sequence[Big], threads: int = 1) -> list[Big]:
         """Decrypt numbers in (0, n^2), coprime to n, into [0, n), in order.
 
-        Raises FaultError and returns none if any of them fails its verification. A multiple of p or
-        q fails too, but `PublicKey.check_ciphertexts` refuses it earlier.
+        Raises FaultError and returns none if any of them fails its verification; ProtocolError: one
+        is no ciphertext under a key with `orders`. A multiple of p or q fails too, but
+        `PublicKey.check_ciphertexts` refuses it earlier.
         """
         each = -(-threads // 2)  # both halves take equal time and need not wait for each other
         halves = [functools.partial(self._logs, half, ciphertexts, each) for half in (0, 1)]
@@ -78,7 +89,7 @@ class Crt:
         for power in powmod_all(numbers, self._exponents[half], p, threads):
             log, one = divide(power, p)
             if one != 1:
-                raise fault()
+                raise _outside() if self._short else fault()
             logs.append(log)
         return logs
 
