@@ -20,7 +20,7 @@ OWN = {
     "min-contributors": "Fewest sites in a sum of answers that this node helps to open.",
     "max-queries": "Most queries of one federation.",
     "select-rules": "Rules that may choose the encrypted part of an update.",
-    "dealt-key": "ESAFL: file of this site's keys, where a dealer deals them.",
+    "dealt-key": "File of this site's keys, where a dealer deals them.",
     "witness": "Directory for the record of what was used last, outside the disk of flhe-home.",
     "durable": "True: this disk is never put back to an older state, so keys outlive the witness.",
     "leave": "True: give up all keys and leave.",

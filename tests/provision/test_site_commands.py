@@ -48,6 +48,7 @@ class Party:
     def new(self, *more: object) -> str:
         reviewer = key_files(self.tmp, "reviewer").with_name("reviewer.pub")
         words = ("new", "cardio", "--address", "localhost:8000", "--reviewer", reviewer)
+        more = ("--scheme", "flashe", *more)
         return good("federation", *words, "--dir", self.desk, *more)
 
     def add(self, *names: str) -> str:
@@ -196,8 +197,8 @@ def test_every_setting_is_in_the_file_with_its_default(tmp_path: Path) -> None:
     path, trial = tmp_path / "node.toml", 'flhe-trust = "first-use"\n'
     policies = []
     for content in (text, re.sub(r"^# (flhe-(?!trust))", r"\1", text, flags=re.MULTILINE)):
-        content = re.sub(r"^flhe-roster.*$", "", content, flags=re.MULTILINE)
-        path.write_text(trial + content)
+        rest = re.sub(r"^flhe-roster.*$", "", content, flags=re.MULTILINE)
+        path.write_text(trial + rest)
         config = parse(str(path))
         config.setdefault("flhe-max-federations", 1)  # as with a roster
         policies.append(Policy.of_node(config, run_id=0, node_id=0, simulated=False, environ={}))
@@ -314,7 +315,9 @@ def test_the_coordinator_takes_no_other_key_for_a_site(party: Party) -> None:
     with pytest.raises(Exception, match="signature"):
         Card(forged.enrolment, forged.node_key, bytes(64), forged.signature)
     shutil.copy(party.tmp / "first.flhe", party.tmp / "no.card")
-    assert "no file of `flhe site init`" in bad("federation", "add", party.desk, party.tmp / "no.card")
+    assert "no file of `flhe site init`" in bad(
+        "federation", "add", party.desk, party.tmp / "no.card"
+    )
 
 
 def test_the_coordinator_is_asked_about_new_sites_alone(party: Party) -> None:
@@ -340,7 +343,7 @@ def test_a_federation_that_is_not_founded(
     words: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     reviewer = key_files(tmp_path, "reviewer").with_name("reviewer.pub")
-    where = ("--reviewer", reviewer, "--dir", tmp_path / "desk")
+    where = ("--reviewer", reviewer, "--scheme", "sash", "--dir", tmp_path / "desk")
     assert says in bad("federation", "new", *words, *where)
     assert not (tmp_path / "desk").exists()
 
@@ -353,7 +356,7 @@ def test_publish_needs_three_sites_and_a_directory_is_founded_once(tmp_path: Pat
     assert "need 3 to" in bad("federation", "publish", party.desk)
     reviewer = tmp_path / "reviewer.pub"
     again = ("federation", "new", "cardio", "--address", "h:1", "--reviewer", reviewer)
-    assert "exists already" in bad(*again, "--dir", party.desk)
+    assert "exists already" in bad(*again, "--scheme", "sash", "--dir", party.desk)
     assert "no federation in it" in bad("federation", "publish", tmp_path)
 
 

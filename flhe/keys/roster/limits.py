@@ -50,8 +50,13 @@ def _fewest(one: Value, other: Value) -> Value:
 
 
 GENERAL = (
-    _flag("fresh-keys", max, True, "ESAFL: keys of one round only. False lets keys last."),
-    _flag("server-reads", min, False, "SASH: the server may read sums, and so the model."),
+    _flag("fresh-keys", max, True, "Keys of one round only. False lets a scheme's keys last."),
+    _flag(
+        "server-reads",
+        min,
+        False,
+        "The server may read sums, and so the model.",
+    ),
     _flag("unpermuted", min, False, "The server may see which values a sparse update has."),
     _least(
         "min-bits",

@@ -30,7 +30,8 @@ Directory = Annotated[
 
 @federation.command(
     epilog=examples(
-        "flhe federation new cardio --address fl.example.org:8000 \\\n--reviewer reviewer.pub"
+        "flhe federation new neuro --address fl.example.org:8000 \\\n"
+        "--scheme flashe --reviewer reviewer.pub"
     )
 )
 def new(
@@ -43,9 +44,8 @@ def new(
         typer.Option(metavar="FILE.pub", help="Public key of a reviewer of apps; repeatable."),
     ],
     scheme: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A scheme that may run; repeatable. Default: flashe."),
-    ] = None,
+        list[str], typer.Option(metavar="NAME", help="A scheme that may run; repeatable.")
+    ],
     min_survivors: Annotated[
         int, typer.Option(metavar="N", help="Fewest updates in a sum that is opened.")
     ] = 2,
@@ -84,12 +84,11 @@ def new(
         if ca is None or certificate is None or key is None:
             raise ConfigError("give --ca, --certificate and --key together, or none of them")
         own = (ca, certificate, key)
-    schemes = tuple(scheme or ("flashe",))
-    terms = Terms(name, address, schemes, collusion, min_survivors, tuple(allow or ()))
+    terms = Terms(name, address, tuple(scheme), collusion, min_survivors, tuple(allow or ()))
     return found(directory or Path(name), terms, reviewer, own)
 
 
-@federation.command(epilog=examples("flhe federation add cardio b.card --yes"))
+@federation.command(epilog=examples("flhe federation add cardio d.card --yes"))
 def add(
     directory: Directory,
     cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of sites.")],
@@ -126,7 +125,7 @@ def add(
     return Answer({"cards": sites, "sites": total}, text)
 
 
-@federation.command(epilog=examples("flhe federation remove cardio d"))
+@federation.command(epilog=examples("flhe federation remove cardio c"))
 def remove(
     directory: Directory,
     name: Annotated[str, typer.Argument(metavar="SITE", help="The site's name.")],

@@ -57,7 +57,7 @@ limits = {limits}
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What federation.toml says."""
+    """Content of federation.toml."""
 
     name: str
     address: str

@@ -45,7 +45,7 @@ def init(
     return setup.init(Layout.of(federation, directory), name, yes=yes)
 
 
-@site.command(epilog=examples('flhe site join cardio.flhe --dir site-d --roster-hash "$ROSTER"'))
+@site.command(epilog=examples('flhe site join cardio.flhe --dir site-a --roster-hash "$ROSTER"'))
 def join(
     file: Annotated[Path, typer.Argument(metavar="FILE.flhe", help="The coordinator's file.")],
     directory: Directory = None,
@@ -65,7 +65,7 @@ def join(
     return joining.join(Layout.of(published.name, directory), published, roster_hash)
 
 
-@site.command(epilog=examples("flhe site start cardio --dir site-d"))
+@site.command(epilog=examples("flhe site start cardio --dir site-a"))
 def start(
     federation: Federation,
     directory: Directory = None,
@@ -85,7 +85,7 @@ def start(
     return starting.start(layout, foreground=foreground)
 
 
-@site.command(epilog=examples("flhe site status cardio --dir site-d"))
+@site.command(epilog=examples("flhe site status cardio --dir site-a"))
 def status(federation: Federation, directory: Directory = None) -> Answer:
     """Show who this site is, its federation, its last answers, budget and refusals."""
     from flhe.provision.site import status as looking

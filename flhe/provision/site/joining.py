@@ -30,7 +30,7 @@ from flhe.provision.site.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a site has from its coordinator: the file in force, and the last one agreed to."""
+    """The coordinator's files that a site keeps: the one in force, and the last one agreed to."""
 
     joined: Published | None
     agreed: Published | None

@@ -27,7 +27,7 @@ CARD = ".card"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the files of one site in one federation are.
+    """Places of the files of one site in one federation.
 
     `user` owns the state directory and the SuperNode's key: None for the user who runs the command.
     `unit` is the systemd unit's file, None where the site has none.

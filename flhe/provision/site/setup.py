@@ -38,7 +38,7 @@ class Step:
 
 
 def init(layout: Layout, site: str, *, yes: bool) -> Answer:
-    """Make whatever this site lacks, once the plan is confirmed; existing files stay as they are.
+    """Make the files that are missing, once the plan is confirmed; existing ones stay as they are.
 
     Raises ConfigError: an invalid name, a card of another name, or an answer of no; StoreError: a
     directory that is open to others.
