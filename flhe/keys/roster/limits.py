@@ -50,7 +50,12 @@ def _fewest(one: Value, other: Value) -> Value:
 
 
 GENERAL = (
-    _flag("fresh-keys", max, True, "Keys of one round only. False lets a scheme's keys last."),
+    _flag(
+        "fresh-keys",
+        max,
+        True,
+        "Keys of one round only. False lets them last.",
+    ),
     _flag(
         "server-reads",
         min,

@@ -164,7 +164,7 @@ def publish(directory: Directory) -> Answer:
 3. They send their cards again, signed: flhe federation add {directory} CARD...
 4. flhe federation publish {directory}"""
         return Answer(data, rosters.table(made.roster), steps)
-    command = superlink(office)
+    command, service = superlink(office), unit(office)
     register = [
         f"flwr supernode register {path} {made.name}"
         for path in sorted((office.root / "supernodes").glob("*.pub"))
@@ -174,8 +174,8 @@ def publish(directory: Directory) -> Answer:
 1. Send it to every site: flhe site join {office.file.name}
 2. Start the SuperLink:
    {shlex.join(command)}
-   As a service: cp {unit(office)} /etc/systemd/system/ && systemctl enable --now flower-superlink
-3. Register the SuperNodes:
+   As a service: cp {service} /etc/systemd/system/ && systemctl enable --now flower-superlink
+3. Register the SuperNodes; `flwr` finds the SuperLink by {office.root}/config.toml in ~/.flwr:
 {lines}"""
     return Answer({**data, "superlink": command, "register": register}, steps)
 
@@ -195,13 +195,18 @@ def superlink(office: Office) -> list[str]:
 
 
 def unit(office: Office) -> Path:
-    """Write the systemd unit of the federation's SuperLink, and return its file."""
+    """Write the SuperLink's systemd unit, and the connection for `flwr`; return the unit's file."""
     from flhe.provision.units import read
     from flhe.wire import files
 
     path = office.root / "flower-superlink.service"
     text = read(path.name)
     files.replace(path, [text.replace("@COMMAND@", shlex.join(superlink(office))).encode()])
+    terms = office.terms
+    authority = f"{office.tls.authority.absolute()}"
+    address = f'address = "{terms.address}"\nroot-certificates = "{authority}"\n'
+    config = f'[superlink]\ndefault = "{terms.name}"\n\n[superlink.{terms.name}]\n{address}'
+    files.replace(office.root / "config.toml", [config.encode()])
     return path
 
 

@@ -18,6 +18,7 @@ from flhe.wire.files import create
 
 DAYS = 730
 """Days that an authority and its certificate are valid."""
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ def _certificate(
     if host:
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
         extensions += [
-            (x509.SubjectAlternativeName([_general(host)]), False),
+            # The SuperLink's own processes connect to 127.0.0.1.
+            (x509.SubjectAlternativeName(list(map(_general, {host: 0, LOOPBACK: 0}))), False),
             (purpose, False),
         ]
     day = datetime.timedelta(days=1)  # clocks differ

@@ -31,6 +31,10 @@ def init(
     federation: Federation,
     name: Annotated[str, typer.Option(help="This site's name in the roster.")],
     directory: Directory = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="State directory, with --dir. Default: state inside it."),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Make what the plan shows; do not ask.")
     ] = False,
@@ -42,7 +46,7 @@ def init(
     from flhe.provision.site import setup
     from flhe.provision.site.layout import Layout
 
-    return setup.init(Layout.of(federation, directory), name, yes=yes)
+    return setup.init(Layout.of(federation, directory, home), name, yes=yes)
 
 
 @site.command(epilog=examples('flhe site join cardio.flhe --dir site-a --roster-hash "$ROSTER"'))

@@ -12,11 +12,12 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flhe.errors import ConfigError
 from flhe.provision.federation.card import Card
+from flhe.provision.flower_config import parse
 from flhe.wire import files
 
 USER = "flhe"
@@ -40,8 +41,8 @@ class Layout:
     unit: Path | None = None
 
     @classmethod
-    def of(cls, name: str, directory: Path | None = None) -> Layout:
-        """Return the layout in a directory.
+    def of(cls, name: str, directory: Path | None = None, home: Path | None = None) -> Layout:
+        """Return the layout in a directory; its state is in `home`, or where its settings say.
 
         The default is the system's for root and for the node's user, and otherwise a user's own.
         """
@@ -50,7 +51,10 @@ class Layout:
             home = Path("/var/lib/flhe") / name
             return cls(name, Path("/etc/flhe") / name, home, USER, units / UNIT)
         own = (directory or Path.home() / ".flhe" / name).absolute()
-        return cls(name, own, own / "state")
+        layout = cls(name, own, own / "state")
+        if home is None and layout.settings.is_file():
+            home = Path(str(parse(f"{layout.settings}").get("flhe-home", layout.home)))
+        return layout if home is None else replace(layout, home=home.absolute())
 
     @property
     def settings(self) -> Path:

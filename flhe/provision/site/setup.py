@@ -49,6 +49,8 @@ def init(layout: Layout, site: str, *, yes: bool) -> Answer:
             f"{layout.config}: this site is {found[0].stem} there, not {site}; name another "
             "federation, or another --dir"
         )
+    if layout.config.is_dir() and not layout.user:
+        files.make_private(layout.config, f"{layout.config}")
     steps = plan(layout, site)
     if steps:
         notes().print(_table(steps))

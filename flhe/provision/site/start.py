@@ -39,8 +39,15 @@ def joined(layout: Layout) -> Published:
 
 def command(layout: Layout, port: int) -> list[str]:
     """Return the command line of the SuperNode."""
-    options = {
-        "--superlink": joined(layout).address,
+    script = Path(sys.executable).parent / "flower-supernode"
+    said = options(layout, joined(layout).address, port)
+    return [f"{script}", *(f"{word}" for pair in said.items() for word in pair)]
+
+
+def options(layout: Layout, superlink: str, port: int) -> dict[str, object]:
+    """Return the options of `flower-supernode`: TLS, a key, reviewed apps only, these settings."""
+    return {
+        "--superlink": superlink,
         "--root-certificates": layout.authority,
         "--auth-supernode-private-key": layout.node_key,
         "--trusted-entities": layout.reviewers,
@@ -48,8 +55,6 @@ def command(layout: Layout, port: int) -> list[str]:
         "--port": port,
         "--node-config": layout.settings,
     }
-    script = Path(sys.executable).parent / "flower-supernode"
-    return [f"{script}", *(f"{word}" for pair in options.items() for word in pair)]
 
 
 def start(layout: Layout, *, foreground: bool) -> Answer:
@@ -83,6 +88,7 @@ def start(layout: Layout, *, foreground: bool) -> Answer:
 
 def become(words: list[str], defaults: dict[str, str]) -> None:
     """Replace this process by a command; `defaults` hold where the environment has no value."""
+    os.umask(0o077)
     os.execve(words[0], words, {**defaults, **os.environ})  # noqa: S606  # no shell
 
 
