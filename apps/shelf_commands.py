@@ -25,11 +25,12 @@ def sign(
     key: Annotated[Path, typer.Option(help="The reviewer's Ed25519 key, of OpenSSH.")],
 ) -> Answer:
     """Sign a reviewed app."""
+    from flhe.provision.federation.reviewers import key_id
     from flhe_app import shelf
 
     private = shelf.reviewer_key(key)
     shelf.add_signature(fab, private, int(time.time()))
-    signer = shelf.key_id(private.public_key())
+    signer = key_id(private.public_key())
     return Answer({"file": fab, "key": signer}, f"{fab}: signed by {signer}")
 
 
@@ -38,9 +39,9 @@ def trust(
     publics: Annotated[list[Path], typer.Argument(help="Reviewers' public keys, of OpenSSH.")],
 ) -> Answer:
     """Print the file for a SuperNode's --trusted-entities."""
-    from flhe_app import shelf
+    from flhe.provision.federation.reviewers import read_public, trusted_entities
 
-    trusted = shelf.trusted_entities([shelf.reviewer_public(path) for path in publics])
+    trusted = trusted_entities([read_public(path) for path in publics])
     lines = (f"{signer}: '{public}'" for signer, public in trusted.items())
     return Answer(trusted, Exact("\n".join(lines)))
 

@@ -23,8 +23,10 @@ from flhe.command_group import (
     no_color,
 )
 from flhe.errors import ConfigError
+from flhe.provision.federation.commands import federation as federation_commands
 from flhe.provision.key_commands import keys as key_commands
 from flhe.provision.roster_commands import roster as roster_commands
+from flhe.provision.site.commands import site as site_commands
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -259,7 +261,9 @@ def open_model(
     )
 
 
+app.add_typer(site_commands, name="site", cls=Commands, rich_help_panel=SITE)
 app.add_typer(key_commands, name="keys", cls=Commands, rich_help_panel=SITE)
+app.add_typer(federation_commands, name="federation", cls=Commands, rich_help_panel=COORDINATOR)
 app.add_typer(roster_commands, name="roster", cls=Commands, rich_help_panel=COORDINATOR)
 
 

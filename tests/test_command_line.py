@@ -18,6 +18,7 @@ from rich.table import Table
 
 from flhe.answer import EXIT_CODES, Answer, stacked
 from flhe.node import store
+from flhe.provision.federation.published import Published
 from flhe_lab.advise import calibrate
 from flhe_lab.tables.store import Store
 from tests import prose
@@ -49,8 +50,17 @@ def examples(command: click.Command) -> list[str]:
 
 
 EXAMPLES = [each for command in LEAVES.values() for each in examples(command)]
-SLOW = ("run", "shelf serve", "tables flashe", "audit", "compare-privacy", "rehearse", "crowd")
-"""Examples that take minutes: they are parsed, and not run."""
+SLOW = (
+    "run",
+    "shelf serve",
+    "site start",
+    "tables flashe",
+    "audit",
+    "compare-privacy",
+    "rehearse",
+    "crowd",
+)
+"""Examples that take minutes, or never end: they are parsed, and not run."""
 QUICK = [each for each in EXAMPLES if not each.startswith(tuple(f"flhe {slow}" for slow in SLOW))]
 NARROW = {"COLUMNS": "80", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "1"}
 """A terminal of 80 columns where nobody wants colours."""
@@ -133,7 +143,22 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("app.fab").write_bytes(b"an app")
         key_files(here, "reviewer").chmod(0o600)
         Path("hash").write_text(pinned)
+        Path("roster-hash").write_text(federation(here))
     return place
+
+
+def federation(here: Path) -> str:
+    """cardio, site-a to site-d, d.card, and cardio.flhe of the first three; returns its hash."""
+    for name in "abcd":
+        good("site", "init", "cardio", "--name", name, "--dir", f"site-{name}", "--yes")
+    words = ("cardio", "--address", "localhost:8000", "--scheme", "flashe")
+    good("federation", "new", *words, "--reviewer", "reviewer.pub")
+    cards = [here / f"site-{name}" / f"{name}.card" for name in "abc"]
+    good("federation", "add", "cardio", *cards, "--yes")
+    good("federation", "publish", "cardio")
+    shutil.copy("site-d/d.card", "d.card")
+    shutil.copy("cardio/cardio.flhe", "cardio.flhe")
+    return Published.read(here / "cardio.flhe").roster.roster.hash.hex()
 
 
 @pytest.fixture
@@ -141,6 +166,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     here = shutil.copytree(prepared, tmp_path / "here")
     monkeypatch.chdir(here)
     monkeypatch.setenv("HASH", (here / "hash").read_text())
+    monkeypatch.setenv("ROSTER", (here / "roster-hash").read_text())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     Store(calibrate.cache_folder()).put("calibration", SPEED.to_json())
     return here

@@ -1,6 +1,6 @@
 """Policy: what this node allows, whatever the server requests.
 
-It is read from the node's own config (keys in docs/deploy.md) and from $FLHE_HOME, $FLHE_METRICS
+It is read from the node's own config (keys in `settings.py`) and from $FLHE_HOME, $FLHE_METRICS
 and $FLHE_WITNESS. It ignores Flower's run config, because the server can rewrite that. Limits are
 set in a pinned roster (`flhe.keys.roster.limits`) and in the node config; the stricter one applies.
 
@@ -27,6 +27,7 @@ from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.roster import limits
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import MANY, load_pinned
+from flhe.node.settings import OWN
 from flhe.schemes import PLAIN
 from flhe.schemes.limit import Limit, Value
 from flhe.schemes.registry import SCHEMES
@@ -45,13 +46,6 @@ MAX_QUERIES = 100
 """Default maximum number of queries in a federation."""
 METRICS = ("loss", "accuracy", "acc")
 PREFIXES = ("train", "eval", "val", "test")
-OWN = (
-    *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave"),
-    *("durable", "witness"),
-    *("max-federations", "min-survivors", "dealt-key", "select-rules", "accept-contract"),
-    *("queries", "min-contributors", "max-queries"),
-)
-"""Settings besides the limits, without `flhe-`."""
 
 
 @functools.cache

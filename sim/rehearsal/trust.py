@@ -7,8 +7,6 @@ A reviewer's key: which apps may run on the sites.
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import subprocess
 import time
@@ -16,24 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from flhe.errors import FlheError
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.provision import node_key as supernode
+from flhe.provision.federation.reviewers import trusted_entities
+from flhe.provision.federation.tls import make as make_tls
 from flhe.wire.files import create
 from flhe_app.processes import script
-from flhe_app.shelf import add_signature, trusted_entities
+from flhe_app.shelf import add_signature
 from flhe_lab.rehearsal.wiretap import Tls
 
 
@@ -117,55 +108,14 @@ def _flhe(*words: str) -> None:
 
 
 def tls(directory: Path) -> Tls:
-    """Make an authority and a server certificate for 127.0.0.1, valid for a day.
-
-    The authority's own key is forgotten: it signs this one certificate.
-    """
-    authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    authority = _certificate("flhe loopback authority", authority_key, authority_key, None)
-    server = _certificate("flhe loopback SuperLink", key, authority_key, "127.0.0.1")
-    found = Tls(directory / "ca.crt", directory / "server.pem", directory / "server.key")
-    create(found.authority, authority.public_bytes(Encoding.PEM))
-    create(found.certificate, server.public_bytes(Encoding.PEM))
-    create(found.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return found
-
-
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    authority: ec.EllipticCurvePrivateKey,
-    address: str | None,
-) -> x509.Certificate:
-    """Certificate of `name`; that of an authority where there is no address."""
-    now = datetime.datetime.now(datetime.UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "flhe loopback authority")])
-    signs, public = address is None, key.public_key()
-    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    usage = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
-    usage |= {"digital_signature": not signs, "key_cert_sign": signs, "crl_sign": signs}
-    extensions: list[tuple[x509.ExtensionType, bool]] = [
-        (x509.BasicConstraints(ca=signs, path_length=0 if signs else None), True),
-        (x509.KeyUsage(**usage), True),
-        (x509.SubjectKeyIdentifier.from_public_key(public), False),
-        (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),
-    ]
-    if address is not None:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-        purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        extensions += [(names, False), (purpose, False)]
-    serial, day = x509.random_serial_number(), datetime.timedelta(days=1)  # clocks differ
-    builder = x509.CertificateBuilder(issuer, subject, public, serial, now - day, now + day)
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical)
-    return builder.sign(authority, SHA256())
+    """Make an authority and a server certificate for 127.0.0.1, valid for a day."""
+    found = make_tls(directory, "flhe loopback", "127.0.0.1", days=1)
+    return Tls(found.authority, found.certificate, found.key)
 
 
 def node_key(path: Path) -> NodeKey:
-    """Make a SuperNode's key (ECDSA, P-384): `path`, and `path` with .pub behind it."""
-    key = ec.generate_private_key(ec.SECP384R1())
+    """Make a SuperNode's key: `path`, and `path` with .pub behind it."""
+    key = supernode.make(path)
     public = path.with_name(f"{path.name}.pub")
-    create(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    create(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    create(public, supernode.openssh(supernode.public_of(path)))
     return NodeKey(path, public, key.private_numbers().private_value.to_bytes(48, "big"))

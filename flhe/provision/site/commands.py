@@ -1,0 +1,98 @@
+"""`flhe site ...`: a site sets itself up, joins a federation by one file, starts its node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flhe.answer import Answer, working
+from flhe.command_group import examples
+
+site = typer.Typer(no_args_is_help=True, help="A site: set it up, join, start, look at it.")
+
+Federation = Annotated[
+    str,
+    typer.Argument(metavar="FEDERATION", help="The federation's name, as its coordinator says."),
+]
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        help="Directory of all files. Default: the system's for root, otherwise ~/.flhe/FEDERATION.",
+    ),
+]
+
+
+@site.command(epilog=examples("flhe site init cardio --name e --dir site-e --yes"))
+def init(
+    federation: Federation,
+    name: Annotated[str, typer.Option(help="This site's name in the roster.")],
+    directory: Directory = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="State directory, with --dir. Default: state inside it."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Make what the plan shows; do not ask.")
+    ] = False,
+) -> Answer:
+    """Set this site up: identity, keys, settings, and a card for the coordinator.
+
+    The plan is shown first. Existing files stay as they are.
+    """
+    from flhe.provision.site import setup
+    from flhe.provision.site.layout import Layout
+
+    return setup.init(Layout.of(federation, directory, home), name, yes=yes)
+
+
+@site.command(epilog=examples('flhe site join cardio.flhe --dir site-a --roster-hash "$ROSTER"'))
+def join(
+    file: Annotated[Path, typer.Argument(metavar="FILE.flhe", help="The coordinator's file.")],
+    directory: Directory = None,
+    roster_hash: Annotated[
+        str, typer.Option(metavar="HEX", help="The roster's hash: its words are compared.")
+    ] = "",
+) -> Answer:
+    """Agree to a federation, and take its files once all sites have signed.
+
+    All of the file is shown first, with the words to compare by telephone.
+    """
+    from flhe.provision.federation.published import Published
+    from flhe.provision.site import joining
+    from flhe.provision.site.layout import Layout
+
+    published = Published.read(file)
+    return joining.join(Layout.of(published.name, directory), published, roster_hash)
+
+
+@site.command(epilog=examples("flhe site start cardio --dir site-a"))
+def start(
+    federation: Federation,
+    directory: Directory = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run here, also where a unit is installed.")
+    ] = False,
+) -> Answer:
+    """Check the node as `flhe doctor` does, then run its SuperNode.
+
+    Where a systemd unit is installed, the command that starts it is printed.
+    """
+    from flhe.provision.site import start as starting
+    from flhe.provision.site.layout import Layout
+
+    with working("checking the node"):
+        layout = Layout.of(federation, directory)
+    return starting.start(layout, foreground=foreground)
+
+
+@site.command(epilog=examples("flhe site status cardio --dir site-a"))
+def status(federation: Federation, directory: Directory = None) -> Answer:
+    """Show who this site is, its federation, its last answers, budget and refusals."""
+    from flhe.provision.site import status as looking
+    from flhe.provision.site.layout import Layout
+
+    return looking.status(Layout.of(federation, directory))

@@ -1,0 +1,366 @@
+"""Three sites and a coordinator, by `flhe site` and `flhe federation` alone; and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from flhe.keys.identity import Identity
+from flhe.keys.roster.signed_roster import load_pinned
+from flhe.node.policy import Policy, settings
+from flhe.provision import units
+from flhe.provision.federation.card import Card
+from flhe.provision.federation.office import Office
+from flhe.provision.federation.published import Published
+from flhe.provision.flower_config import parse
+from flhe.provision.site import node_file, start
+from flhe.provision.site.layout import UNIT, Layout
+from tests.deploy.test_shelf import key_files
+from tests.provision.site import bad, good, run
+
+NAMES = ("site-a", "site-b", "site-c")
+FILE = "cardio.flhe"
+
+
+class Party:
+    """All of a federation's directories below one, and what its people type."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.tmp, self.desk = tmp, tmp / "desk"
+        self.file = self.desk / FILE
+
+    def layout(self, name: str) -> Layout:
+        return Layout.of("cardio", self.tmp / name)
+
+    def card(self, name: str) -> Path:
+        return self.layout(name).card()[0]
+
+    def init(self, *names: str) -> None:
+        for name in names:
+            good("site", "init", "cardio", "--name", name, "--dir", self.tmp / name, "--yes")
+
+    def new(self, *more: object) -> str:
+        reviewer = key_files(self.tmp, "reviewer").with_name("reviewer.pub")
+        words = ("new", "cardio", "--address", "localhost:8000", "--reviewer", reviewer)
+        more = ("--scheme", "flashe", *more)
+        return good("federation", *words, "--dir", self.desk, *more)
+
+    def add(self, *names: str) -> str:
+        return good("federation", "add", self.desk, *map(self.card, names), "--yes")
+
+    def publish(self) -> Published:
+        good("federation", "publish", self.desk)
+        return Published.read(self.file)
+
+    def words(self, name: str, file: Path | None = None) -> tuple[object, ...]:
+        file = file or self.file
+        pinned = Published.read(file).roster.roster.hash.hex()
+        return ("site", "join", file, "--dir", self.tmp / name, "--roster-hash", pinned)
+
+    def join(self, *names: str) -> None:
+        for name in names:
+            good(*self.words(name))
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A federation in which every site has joined; `first.flhe` is the file before signatures."""
+    party = Party(tmp_path_factory.mktemp("federation"))
+    party.init(*NAMES)
+    party.new()
+    party.add(*NAMES)
+    party.publish()
+    shutil.copy(party.file, party.tmp / "first.flhe")
+    party.join(*NAMES)
+    party.add(*NAMES)
+    party.publish()
+    party.join(*NAMES)
+    return party.tmp
+
+
+@pytest.fixture
+def party(ready: Path, tmp_path: Path) -> Party:
+    """A copy, whose node configs name the copied directories."""
+    shutil.copytree(ready, tmp_path / "copy")
+    for name in NAMES:
+        path = tmp_path / "copy" / name / "node.toml"
+        path.write_text(path.read_text().replace(str(ready), str(tmp_path / "copy")))
+    return Party(tmp_path / "copy")
+
+
+# --- all of it ---
+
+
+def test_the_doctor_finds_every_site_in_order(party: Party) -> None:
+    for name in NAMES:
+        layout = party.layout(name)
+        found = {check.name: check for check in start.examine(layout)}
+        failed = [check for check in found.values() if check.level == "fail"]
+        assert [check.name for check in failed] == ["tls"]  # no SuperLink runs here
+        assert f"{name}, one of 3" in found["member"].says
+        config = parse(str(layout.settings))
+        roster = load_pinned(layout.roster, str(config["flhe-roster-hash"]))
+        assert {member.name for member in roster.members} == {*NAMES}
+
+
+def test_only_the_owner_reads_what_is_written(party: Party) -> None:
+    for path in (party.tmp / name for name in (*NAMES, "desk")):
+        for inside in (path, *path.rglob("*")):
+            assert inside.stat().st_mode & 0o077 == 0, inside
+
+
+def test_nothing_secret_is_in_what_is_exchanged(party: Party) -> None:
+    secrets = [party.layout(n).home / "identity.key" for n in NAMES]
+    secrets.append(party.desk / "state" / "identity.key")
+    keys = [party.layout(n).node_key for n in NAMES] + [Office(party.desk).tls.key]
+    bodies = [b"".join(key.read_bytes().splitlines()[1:-1]) for key in keys]
+    for sent in (party.file, *map(party.card, NAMES)):
+        data = sent.read_bytes()
+        for secret in (*(path.read_bytes() for path in secrets), *bodies):
+            assert secret[:32] not in data
+            assert secret[-32:] not in data
+            assert secret.hex().encode() not in data
+        assert b"PRIVATE" not in data
+
+
+def test_the_node_starts_with_exactly_these_files(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+    began: list[list[str]] = []
+    monkeypatch.setattr(start, "become", lambda words, env: began.append(words))
+    where = ("site", "start", "cardio", "--dir", party.tmp / "site-a")
+    assert run(*where).exit_code == 1  # the SuperLink cannot be reached
+    monkeypatch.setattr("flhe.provision.doctor.check_tls", lambda *_: start.Check("tls", "ok", ""))
+    assert not began
+    good(*where)
+    said = _parse_args_run_supernode().parse_args(began[0][1:])
+    layout = party.layout("site-a")
+    assert said.superlink == "localhost:8000"
+    assert said.node_config == str(layout.settings)
+    assert said.trusted_entities == layout.reviewers
+    assert said.auth_supernode_private_key == str(layout.node_key)
+    assert not said.insecure
+
+
+def test_flower_takes_the_keys_and_the_certificate(party: Party) -> None:
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.supernode.cli.flower_supernode import _try_obtain_trusted_entities
+
+    office = Office(party.desk)
+    for name in NAMES:
+        assert try_load_public_key(party.desk / "supernodes" / f"{name}.pub")
+    assert _try_obtain_trusted_entities(party.layout("site-a").reviewers)
+    signer = x509.load_pem_x509_certificate(office.tls.authority.read_bytes())
+    server = x509.load_pem_x509_certificate(office.tls.certificate.read_bytes())
+    server.verify_directly_issued_by(signer)
+    said = json.loads(good("federation", "publish", party.desk, "--json"))
+    assert "--enable-supernode-auth" in said["superlink"]
+    assert len(said["register"]) == 3
+    assert "@COMMAND@" not in (party.desk / "flower-superlink.service").read_text()
+
+
+def test_status_says_who_where_and_what(party: Party) -> None:
+    where = ("site", "status", "cardio", "--dir", party.tmp / "site-b")
+    said = json.loads(good(*where, "--json"))
+    assert (said["site"], said["state"], said["sites"]) == ("site-b", "joined", 3)
+    assert said["refusals"] == 0
+    assert "site-b" in good(*where)
+
+
+# --- a site's setup ---
+
+
+def test_init_shows_its_plan_and_repeats_nothing(tmp_path: Path) -> None:
+    words = ("site", "init", "cardio", "--name", "site-a", "--dir", tmp_path / "a")
+    assert "nothing was written" in run(*words).output
+    assert not (tmp_path / "a").exists()
+    shown = run(*words, "--yes")
+    assert "identity" in shown.stderr
+    before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    assert "Nothing was missing" in good(*words, "--yes")
+    assert all(path.read_bytes() == data for path, data in before.items())
+    other = ("site", "init", "cardio", "--name", "site-b", "--dir", tmp_path / "a", "--yes")
+    assert "is site-a there" in bad(*other)
+
+
+def test_every_setting_is_in_the_file_with_its_default(tmp_path: Path) -> None:
+    text = node_file.render(tmp_path / "state", tmp_path / "roster")
+    assert re.findall(r"^#? ?(flhe-[a-z-]+) = ", text, re.MULTILINE) == list(settings())
+    path, trial = tmp_path / "node.toml", 'flhe-trust = "first-use"\n'
+    policies = []
+    for content in (text, re.sub(r"^# (flhe-(?!trust))", r"\1", text, flags=re.MULTILINE)):
+        rest = re.sub(r"^flhe-roster.*$", "", content, flags=re.MULTILINE)
+        path.write_text(trial + rest)
+        config = parse(str(path))
+        config.setdefault("flhe-max-federations", 1)  # as with a roster
+        policies.append(Policy.of_node(config, run_id=0, node_id=0, simulated=False, environ={}))
+    assert policies[0] == policies[1]
+
+
+def test_join_keeps_the_settings_that_the_site_wrote(party: Party) -> None:
+    path = party.layout("site-a").settings
+    own = path.read_text().replace("# flhe-min-survivors = 0", "flhe-min-survivors = 3")
+    path.write_text(own + "partition-id = 0\n")
+    before = path.read_text()
+    party.join("site-a")
+    assert path.read_text() == before
+
+
+def test_a_system_has_its_own_places() -> None:
+    here = Layout("cardio", Path("/etc/flhe/cardio"), Path("/var/lib/flhe/cardio"))
+    if os.geteuid() == 0:
+        found = Layout.of("cardio")
+        assert (found.config, found.home, found.user) == (here.config, here.home, "flhe")
+    unit = units.read(UNIT)
+    assert "flhe site start %i --foreground" in unit
+    assert "@BIN@" not in unit
+
+
+# --- refusals ---
+
+
+def test_join_needs_a_comparison(party: Party) -> None:
+    shutil.rmtree(party.tmp / "site-a")
+    party.init("site-a")
+    assert "does not list this site" in bad(*party.words("site-a"))
+    fresh = party.layout("site-b")
+    fresh.joined.unlink()
+    said = run("site", "join", party.file, "--dir", party.tmp / "site-b")
+    assert said.exit_code == 1
+    assert "nothing was written" in said.stderr
+    assert "hash of the roster" in said.stderr  # shown before anything is asked
+    wrong = ("site", "join", party.file, "--dir", party.tmp / "site-b", "--roster-hash", "00" * 32)
+    assert "--roster-hash" in run(*wrong).stderr
+    assert not fresh.joined.exists()
+
+
+def test_join_refuses_an_older_file_and_another_coordinator(party: Party) -> None:
+    assert "older file" in bad(*party.words("site-a", party.tmp / "first.flhe"))
+    shutil.rmtree(party.desk / "state")
+    from flhe.node.store import Store
+
+    Store(party.desk / "state").identity()
+    party.publish()
+    assert "coordinator's key" in bad(*party.words("site-a"))
+
+
+def test_join_refuses_two_files_of_one_number(party: Party) -> None:
+    before = party.file.read_bytes()
+    party.publish()
+    party.join("site-a")
+    party.file.write_bytes(before)
+    reviewer = key_files(party.tmp, "other").with_name("other.pub")
+    shutil.copy(reviewer, party.desk / "reviewers" / "other.pub")
+    party.publish()
+    assert "two different files" in bad(*party.words("site-a"))
+
+
+def test_join_refuses_another_federation_and_damage(party: Party) -> None:
+    party.init("site-d")
+    other = ("site", "init", "neuro", "--name", "site-n", "--dir", party.tmp / "n", "--yes")
+    good(*other)
+    where = ("site", "join", party.file, "--dir")
+    assert "does not list" in bad(*where, party.tmp / "site-d", "--roster-hash", "00" * 32)
+    data = bytearray(party.file.read_bytes())
+    data[-1] ^= 1
+    party.file.write_bytes(data)
+    assert "signature" in bad(*where, party.tmp / "site-a")
+    party.file.write_bytes(party.card("site-a").read_bytes())
+    assert "no file of `flhe federation publish`" in bad(*where, party.tmp / "site-a")
+
+
+def test_a_removed_site_is_revoked_and_a_change_is_shown(party: Party) -> None:
+    party.init("site-d")
+    party.add("site-d")
+    assert party.publish().roster.missing
+    first = run(*party.words("site-a"))
+    assert "+ site-d joins" in first.stderr
+    pinned = parse(str(party.layout("site-a").settings))["flhe-roster-hash"]
+    old = Published.read(party.layout("site-a").joined).roster.roster
+    assert pinned == old.hash.hex()  # in force until all have signed
+    party.join("site-b", "site-c", "site-d")
+    party.add(*NAMES, "site-d")
+    assert not party.publish().roster.missing
+    party.join(*NAMES, "site-d")
+    good("federation", "remove", party.desk, "site-d")
+    gone = party.publish().roster.roster
+    assert gone.revoked == (Card.read(party.card("site-d")).public,)
+    assert "revoked" in bad(*party.words("site-d"))
+    party.join("site-a")
+    (party.desk / FILE).unlink()  # a coordinator that forgets whom it revoked
+    party.add("site-d")
+    while party.publish().serial <= 6:
+        continue
+    said = run(*party.words("site-a"))
+    assert said.exit_code == 1
+    assert "revoked keys that this one does not" in said.stderr
+
+
+def test_the_coordinator_takes_no_other_key_for_a_site(party: Party) -> None:
+    thief = party.tmp / "thief"
+    good("site", "init", "cardio", "--name", "site-a", "--dir", thief, "--yes")
+    card = thief / "site-a.card"
+    before = (party.desk / "sites" / "site-a.card").read_bytes()
+    assert "another key" in bad("federation", "add", party.desk, card, "--yes")
+    assert (party.desk / "sites" / "site-a.card").read_bytes() == before
+    forged = Card.read(card)
+    with pytest.raises(Exception, match="signature"):
+        Card(forged.enrolment, forged.node_key, bytes(64), forged.signature)
+    shutil.copy(party.tmp / "first.flhe", party.tmp / "no.card")
+    assert "no file of `flhe site init`" in bad(
+        "federation", "add", party.desk, party.tmp / "no.card"
+    )
+
+
+def test_the_coordinator_is_asked_about_new_sites_alone(party: Party) -> None:
+    good("federation", "add", party.desk, *map(party.card, NAMES))  # known: nothing to compare
+    party.init("site-d")
+    said = run("federation", "add", party.desk, party.card("site-d"))
+    assert said.exit_code == 1
+    assert "site-d" in said.stderr
+    assert not (party.desk / "sites" / "site-d.card").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("Cardio", "--address", "h:1"), "a-z, 0-9"),
+        (("cardio", "--address", "h"), "HOST:PORT"),
+        (("cardio", "--address", "h:1", "--scheme", "none"), "no scheme"),
+        (("cardio", "--address", "h:1", "--allow", "min-none=1"), "unknown parameter"),
+        (("cardio", "--address", "h:1", "--ca", "x"), "together"),
+    ],
+)
+def test_a_federation_that_is_not_founded(
+    words: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    reviewer = key_files(tmp_path, "reviewer").with_name("reviewer.pub")
+    where = ("--reviewer", reviewer, "--scheme", "sash", "--dir", tmp_path / "desk")
+    assert says in bad("federation", "new", *words, *where)
+    assert not (tmp_path / "desk").exists()
+
+
+def test_publish_needs_three_sites_and_a_directory_is_founded_once(tmp_path: Path) -> None:
+    party = Party(tmp_path)
+    party.new("--min-survivors", "3")
+    party.init("site-a", "site-b")
+    party.add("site-a", "site-b")
+    assert "need 3 to" in bad("federation", "publish", party.desk)
+    reviewer = tmp_path / "reviewer.pub"
+    again = ("federation", "new", "cardio", "--address", "h:1", "--reviewer", reviewer)
+    assert "exists already" in bad(*again, "--scheme", "sash", "--dir", party.desk)
+    assert "no federation in it" in bad("federation", "publish", tmp_path)
+
+
+def test_an_identity_is_never_made_twice(party: Party) -> None:
+    seed = (party.layout("site-a").home / "identity.key").read_bytes()
+    party.init("site-a")
+    assert Identity(seed).public == Card.read(party.card("site-a")).public
