@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE_S
     server: GateServer
 
-    def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
+    def do_POST(self) -> None:
         """Answer one request."""
         route = ROUTES.get(self.path.removeprefix(PREFIX))
         length = self.headers.get("content-length", "")
@@ -175,8 +175,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_request(self, *_: object) -> None:
         """Leave requests out of the log: `Gate` logs refusals."""
+
+    log_error = log_request
 
 
 class GateServer(ThreadingHTTPServer):
