@@ -58,20 +58,22 @@ class Gate:
             passed, key = self._caller.check(headers)
             request = read(route, body, self._delivery.ledger, key)
             self._headers = passed
-            if name == "push-messages":
-                return self._announce(request)
-            if name == "push-object":
-                return self._take(request)
-            answer = self._delivery.upstream.post(name, body, passed)
+            return self._answer(name, request, body)
         except (AuthenticationError, StrangeNodeError) as error:
-            logger.warning("%s refused: %s", name, error)
-            return Answer(401)  # the SuperNode ends, and begins anew
+            why, status = str(error), 401  # the SuperNode ends, and begins anew
         except ProtocolError as error:
-            logger.warning("%s refused: %s", name, error)
-            return Answer(400)
+            why, status = str(error), 400
         except Exception as error:
-            logger.error("%s failed: %s", name, type(error).__name__)
-            return Answer(503)
+            why, status = type(error).__name__, 503
+        logger.warning("%s refused: %s", name, why)
+        return Answer(status)
+
+    def _answer(self, name: str, request: Any, body: bytes) -> Answer:
+        if name == "push-messages":
+            return self._announce(request)
+        if name == "push-object":
+            return self._take(request)
+        answer = self._delivery.upstream.post(name, body, self._headers)
         if answer.status == DONE.status:
             self._delivery.ledger.note(name, answer.body)
         return answer

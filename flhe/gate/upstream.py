@@ -97,6 +97,9 @@ class Upstream:
                 size += len(part)
                 if size > MAX_ANSWER or time.monotonic() > until:
                     return Answer(502)
+            if response.length:  # it was cut short
+                return Answer(502)
+            response.close()
             passed = {n: v for n in PASSED if (v := response.getheader(n)) is not None}
             kept = not response.will_close
             return Answer(response.status, b"".join(parts), passed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from flwr.app import Message
 from flwr.common.serde_utils import metadata_to_proto
@@ -13,9 +15,15 @@ Seen = dict[str, tuple[Message, Message]]
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[GatePolicy, Seen]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the sites are; `site-a.site` is the recorded one's."""
+    return tmp_path_factory.mktemp("gate")
+
+
+@pytest.fixture(scope="session")
+def recorded(place: Path) -> tuple[GatePolicy, Seen]:
     """A gate's policy, and requests and replies by stage."""
-    return record(tmp_path_factory.mktemp("gate"))
+    return record(place)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 
 from flhe.gate.judge import Verdict, judge
 from flhe.gate.policy import GatePolicy
+from flhe.keys.roster.enrolment import Enrolment
 from flhe.mods import HEMod
 from flhe.node.store import Store
 from tests.mods.harness import Group, Site
@@ -83,7 +84,9 @@ def record(path: Path) -> tuple[GatePolicy, dict[str, tuple[Message, Message]]]:
     group.ask(first, "checkpoint")
     group.ask(first, "status")
     seen = recorders[id(first)].seen
-    return GatePolicy(Store(first.home).identity().public), seen
+    identity = Store(first.home).identity()
+    (path / "site-a.site").write_bytes(Enrolment.make("site-a", identity).to_bytes())
+    return GatePolicy(identity.public), seen
 
 
 def answering(
