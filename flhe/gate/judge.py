@@ -29,7 +29,7 @@ REASONS = {
     "error": "its error has a code that neither Flower nor flhe has",
     "error-text": "its error has a text of its own: the gate sent the code without it",
     "plain": "it has no record of flhe: the app has no HEMod, or answered in clear",
-    "record": "it has a record that is none of flhe's",
+    "record": "it has a record that flhe does not send",
     "field": "a field of flhe's record is unknown, or has another type or size",
     "array": "it has an array that is not sealed",
     "metric": "a metric is not listed at the gate, or not rounded to three digits",
@@ -43,7 +43,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What leaves: the content of `tree`, or else the error `code`; `reason` says why not all."""
+    """The content of `tree` leaves, or else the error `code`; `reason` says why not all does."""
 
     tree: Tree | None
     code: int

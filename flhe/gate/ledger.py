@@ -1,4 +1,4 @@
-"""What came down from the SuperLink: a request that goes up may only repeat it.
+"""Ids that came down from the SuperLink: a request that goes up may name no others.
 
 Ids in a request could carry data. So the gate knows the nodes, runs, app bundles, messages and
 objects that the SuperLink has named, and keeps them over a restart: the newest ones, in one file.

@@ -1,4 +1,4 @@
-"""What may leave a site through its gate: records of flhe, their fields, and sizes."""
+"""Policy of a gate: the records of flhe that may leave, their fields, and sizes."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ MOST = 32
 
 
 class Gate:
-    """What the gate does with a request; `spool` keeps replies on their way up."""
+    """Answers of the gate to requests; `spool` keeps replies on their way up."""
 
     def __init__(self, delivery: Delivery, caller: Caller, spool: Spool) -> None:
         self._delivery, self._caller, self._spool = delivery, caller, spool

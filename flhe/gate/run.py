@@ -32,7 +32,7 @@ LISTEN = "127.0.0.1:9093"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the administrator sets; see `flhe gate --help`."""
+    """Settings of a gate; see `flhe gate --help`."""
 
     home: Path
     site: Path

@@ -45,7 +45,7 @@ class Waiting:
 
     @property
     def whole(self) -> bool:
-        """Whether all objects are here."""
+        """True if all objects are here."""
         return self.ids == self.sizes.keys()
 
     @property

@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def again(self) -> bool:
-        """Whether a SuperNode asks again."""
+        """True if a SuperNode asks again."""
         return self.status in (502, 503, 504)
 
 

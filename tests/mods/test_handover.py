@@ -183,7 +183,16 @@ def test_a_secret_initial_model(secret: Group) -> None:
     site = secret.sites[1]
     reply = secret.ask(site, "initial")
     said = answer(reply)
-    assert set(said) == {"v", "round", "history", "digest", "layout", "voucher", "crypto-s", "signed"}
+    assert set(said) == {
+        "v",
+        "round",
+        "history",
+        "digest",
+        "layout",
+        "voucher",
+        "crypto-s",
+        "signed",
+    }
     assert set(reply.content) == {records.REPLY, records.BOX}
     assert (said["round"], said["history"]) == (0, site.model.history)
     layout = site.model.layout.to_fields()
