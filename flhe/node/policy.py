@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -391,10 +391,15 @@ class Policy:
 
     def allows_metric(self, name: str) -> bool:
         """Return whether a metric of this name may leave the node."""
-        if name in self.metrics:
-            return True
-        prefix, _, rest = name.replace("-", "_").partition("_")
-        return prefix in PREFIXES and rest in self.metrics
+        return listed_metric(name, self.metrics)
+
+
+def listed_metric(name: str, metrics: Collection[str]) -> bool:
+    """Return whether a list of metrics has this one, with or without a prefix."""
+    if name in metrics:
+        return True
+    prefix, _, rest = name.replace("-", "_").partition("_")
+    return prefix in PREFIXES and rest in metrics
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:

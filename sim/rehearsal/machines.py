@@ -1,13 +1,16 @@
 """The processes of a loopback deployment: a SuperLink, SuperNodes, the commands that speak to them.
 
-All traffic of SuperNodes and commands passes a relay that writes it down; see `wiretap`.
+All traffic of SuperNodes and commands passes a relay that writes it down; see `wiretap`. Each
+SuperNode connects to its site's gate, and the gate to the relay.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -54,6 +57,15 @@ class SuperNode:
         return self.process is None or self.process.poll() is not None
 
 
+@dataclass(slots=True)
+class Gate:
+    """One site's gate: its directory, its port, and its process."""
+
+    home: Path
+    port: int
+    process: subprocess.Popen[bytes]
+
+
 class Machines:
     """The SuperLink and its SuperNodes.
 
@@ -72,6 +84,7 @@ class Machines:
         self._trust, self._scratch = trust, scratch
         self.logs, self._patience = logs, patience
         self.nodes = {name: SuperNode(name, config) for name, config in configs.items()}
+        self.gates: dict[str, Gate] = {}
 
     @property
     def captured(self) -> Path:
@@ -136,10 +149,12 @@ class Machines:
             list(pool.map(one, self.nodes))
 
     def start(self, name: str) -> None:
-        """Start a site's SuperNode."""
-        node, trust = self.nodes[name], self._trust
-        command = [script("flower-supernode"), "--superlink", f"127.0.0.1:{self.relay}"]
-        command += ["--root-certificates", str(trust.tls.authority)]
+        """Start a site's SuperNode, and its gate unless that runs."""
+        if name not in self.gates:
+            self.start_gate(name)
+        node, trust, gate = self.nodes[name], self._trust, self.gates[name]
+        command = [script("flower-supernode"), "--superlink", f"127.0.0.1:{gate.port}"]
+        command += ["--root-certificates", str(gate.home / "gate.crt")]
         command += ["--auth-supernode-private-key", str(trust.node_keys[name].private)]
         command += ["--trusted-entities", str(trust.reviewers)]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
@@ -147,6 +162,26 @@ class Machines:
         node.log, node.taken = Tail(self.logs.path(name), new=True), False
         node.process = self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
         node.starts += 1
+
+    def start_gate(self, name: str) -> None:
+        """Start a site's gate, and wait until it listens; one that ran before keeps its port."""
+        old = self.gates.get(name)
+        home, port = self._scratch / f"gate-{name}", free_port() if old is None else old.port
+        command = [script("flhe"), "gate", "--home", str(home), "--listen", f"127.0.0.1:{port}"]
+        command += ["--site", str(self._scratch / f"{name}.site")]
+        command += ["--superlink", f"127.0.0.1:{self.relay}"]
+        command += ["--root-certificates", str(self._trust.tls.authority)]
+        command += ["--supernode-key", str(self._trust.node_keys[name].public)]
+        log = self.logs.path(f"gate-{name}")
+        process = self._children.start(command, log=log, cwd=self._scratch)
+        self.gates[name] = Gate(home, port, process)
+        until = time.monotonic() + COMMAND_S * self._patience
+        while not _listens(port):
+            if process.poll() is not None or time.monotonic() > until:
+                raise FlheError(
+                    f"the gate of {name} does not listen{self.logs.why(f'gate-{name}')}"
+                )
+            time.sleep(0.1)
 
     def taken(self, name: str) -> bool:
         """Whether the SuperLink has let a site's SuperNode in, since it was started last."""
@@ -178,6 +213,10 @@ class Machines:
         if self._superlink.poll() is not None:
             how = describe_exit(self._superlink.returncode)
             raise FlheError(f"flower-superlink {how}{self.logs.why('superlink')}")
+        for name, gate in self.gates.items():
+            if gate.process.poll() is not None:
+                how = describe_exit(gate.process.returncode)
+                raise FlheError(f"the gate of {name} {how}{self.logs.why(f'gate-{name}')}")
         for name, node in self.nodes.items():
             if node.process is not None and node.ended and name != away:
                 how = describe_exit(node.process.returncode)
@@ -206,3 +245,9 @@ class Machines:
                 f"waited {seconds:g} s for {what} to end; --patience gives it more"
                 f"{self.logs.why(log)}"
             ) from None
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
