@@ -25,7 +25,6 @@ from flhe.command_group import (
 from flhe.errors import ConfigError
 from flhe.provision.federation.commands import federation as federation_commands
 from flhe.provision.key_commands import keys as key_commands
-from flhe.provision.roster_commands import roster as roster_commands
 from flhe.provision.site.commands import site as site_commands
 
 app = typer.Typer(
@@ -77,7 +76,7 @@ _IDENTITY, _DEALT = "A site's identity", "Keys that a trusted dealer deals"
     rich_help_panel=SITE,
     epilog=examples(
         "flhe keygen --home state --name a",
-        'flhe keygen --scheme esafl --roster signed --roster-hash "$HASH" --out dealt',
+        'flhe keygen --scheme esafl --roster sites --roster-hash "$HASH" --out dealt',
     ),
 )
 def keygen(
@@ -315,7 +314,6 @@ def gate(
 app.add_typer(site_commands, name="site", cls=Commands, rich_help_panel=SITE)
 app.add_typer(key_commands, name="keys", cls=Commands, rich_help_panel=SITE)
 app.add_typer(federation_commands, name="federation", cls=Commands, rich_help_panel=COORDINATOR)
-app.add_typer(roster_commands, name="roster", cls=Commands, rich_help_panel=COORDINATOR)
 
 
 def _add_others() -> None:

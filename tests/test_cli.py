@@ -37,7 +37,7 @@ def commands_below(group: Group, above: tuple[str, ...] = ()) -> Iterator[tuple[
 
 def test_every_command_answers_to_h() -> None:
     found = list(commands_below(COMMANDS))
-    assert {(), ("run",), ("roster", "sign"), ("keys", "backup")} <= set(found)
+    assert {(), ("run",), ("site", "join"), ("keys", "backup")} <= set(found)
     for command in found:
         assert "Usage:" in good(*command, "-h")
 

@@ -25,8 +25,8 @@ from flhe.coding.flatten import Layout
 from flhe.coding.select import MAPS
 from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.roster import limits
+from flhe.keys.roster.pinned import load_pinned
 from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import MANY, load_pinned
 from flhe.node.settings import OWN
 from flhe.schemes import PLAIN
 from flhe.schemes.limit import Limit, Value
@@ -34,6 +34,8 @@ from flhe.schemes.registry import SCHEMES
 from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 
+_NAMED = 10
+"""Number of names that an error lists."""
 Trust = Literal["pinned", "first-use"]
 Config = Mapping[str, object]
 T = TypeVar("T", str, bool, int)
@@ -61,7 +63,7 @@ def misspelt(config: Config) -> str:
         return ""
     meant = get_close_matches(_folded(unknown[0]), settings(), 1)
     hint = f"did you mean {meant[0]}?" if meant else "docs/deploy.md lists them"
-    return f"{', '.join(unknown[:MANY])}: no setting of flhe in a node config; {hint}"
+    return f"{', '.join(unknown[:_NAMED])}: no setting of flhe in a node config; {hint}"
 
 
 def configured(node_config: Config) -> bool:

@@ -42,10 +42,10 @@ def examine(
         found += check_home(home)
         identity, check = identity_in(home)
         found.append(check)
-    signed, checks = pinned(config)
+    roster, checks = pinned(config)
     found += checks
-    if signed is not None and identity is not None:
-        found.append(check_member(signed.roster, identity))
+    if roster is not None and identity is not None:
+        found.append(check_member(roster, identity))
     try:
         policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
         found += check_policy(policy)
@@ -58,7 +58,7 @@ def examine(
         named = listed(config, "flhe-schemes") or allowed()
     except FlheError:
         named = allowed()
-    found += check_versions([s for s in named if signed is None or signed.roster.allows(s)])
+    found += check_versions([s for s in named if roster is None or roster.allows(s)])
     if superlink:
         found.append(check_tls(superlink, roots))
     return found

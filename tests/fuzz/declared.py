@@ -24,7 +24,6 @@ from flhe.keys.agreement import dealt
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import SignedRoster
 from flhe.node.journal import Journal, Note, SignedSet
 from flhe.node.ledger import Ledger
 from flhe.node.node import StoredSession
@@ -109,20 +108,15 @@ def _more() -> list[Record]:
 
 def _exchanged() -> list[Record]:
     """Files between sites and coordinator; their keys and certificate are fixed."""
-    body = SignedRoster(ROSTER)
-    for identity in IDS:
-        body = body.signed(identity)
     point = ec.derive_private_key(7, ec.SECP384R1()).public_key()
     key = point.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     asked = Enrolment.make("site-a", IDS[0])
     authority = b"-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
     said = ("cardio", 3, "fl.example.org:8000", authority, (IDS[1].public, IDS[2].public))
     return [
-        *(
-            Card.make(asked, key, IDS[0], agreed)
-            for agreed in (b"", body.signatures[IDS[0].public])
-        ),
-        *(published.make(*said, roster, IDS[2]) for roster in (SignedRoster(ROSTER), body)),
+        Card.make(asked, key, IDS[0]),
+        Card.make(Enrolment.make("site-b", IDS[1], IDS[2]), key, IDS[1]),
+        published.make(*said, ROSTER, IDS[2]),
     ]
 
 

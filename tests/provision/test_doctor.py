@@ -26,6 +26,7 @@ from flwr.common.config import parse_config_args
 
 from flhe.errors import ConfigError
 from flhe.keys.agreement.dealt import deal
+from flhe.keys.roster.roster import Roster
 from flhe.node import federations
 from flhe.node.store import Store
 from flhe.provision import check_home as homes
@@ -37,7 +38,7 @@ from flhe.provision.doctor import examine
 from flhe.provision.flower_config import as_flower_reads
 from flhe.schemes.esafl.scheme import Esafl
 from tests.patience import until
-from tests.provision.site import good, keygen, load, made, run, signed
+from tests.provision.site import good, keygen, made, run
 
 ABC = ("site-a", "site-b", "site-c")
 
@@ -45,7 +46,7 @@ ABC = ("site-a", "site-b", "site-c")
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, object]:
     """A node with nothing wrong, but for where it lies."""
-    pinned = signed(tmp_path, *ABC)
+    pinned = made(tmp_path, *ABC)
     return {
         "flhe-home": str(tmp_path / "home-site-a"),
         "flhe-roster": str(tmp_path / "roster"),
@@ -83,7 +84,7 @@ def test_a_node_that_may_start(config: dict[str, object], tmp_path: Path) -> Non
     warned = {name for name, check in checks.items() if check.level == "warn"}
     assert warned <= {"path", "clock"}  # of this machine
     assert checks["member"].says == "site-a, one of 3 sites"
-    for name in ("home", "identity", "roster hash", "signatures", "schemes", "allows", "survivors"):
+    for name in ("home", "identity", "roster hash", "schemes", "allows", "survivors"):
         assert checks[name].level == "ok", checks[name]
 
 
@@ -215,11 +216,9 @@ def test_no_identity_or_one_that_is_not_listed(config: dict[str, object], tmp_pa
 def test_a_roster_that_is_not_the_agreed_one(config: dict[str, object], tmp_path: Path) -> None:
     assert "roster hash" in fails({**config, "flhe-roster-hash": "00" * 32})
     assert "roster" in fails({**config, "flhe-roster": str(tmp_path / "no")})
-    other = tmp_path / "unsigned"
-    pinned = made(tmp_path / "more", *ABC, out="../unsigned")
-    unsigned = {**config, "flhe-roster": str(other), "flhe-roster-hash": pinned}
-    assert fails(unsigned) == {"signatures", "member", "policy"}
-    assert "not signed by site-a, site-b, site-c" in found(unsigned)["signatures"].says
+    pinned = made(tmp_path / "more", *ABC, out="../other")
+    other = {**config, "flhe-roster": str(tmp_path / "other"), "flhe-roster-hash": pinned}
+    assert fails(other) == {"member"}
     assert {"roster", "policy"} <= fails({"flhe-home": config["flhe-home"]})
     trial = {"flhe-home": config["flhe-home"], "flhe-trust": "first-use"}
     assert found(trial)["roster"].level == "warn"
@@ -342,7 +341,7 @@ def test_keys_that_were_dealt(config: dict[str, object], tmp_path: Path) -> None
     path = tmp_path / "dealt"
     with_key = {**config, "flhe-dealt-key": str(path)}
     assert "missing" in found(with_key)["dealt key"].says
-    agreed = load(tmp_path / "roster").roster
+    agreed = Roster.from_bytes((tmp_path / "roster").read_bytes())
     one = deal(agreed, Esafl(keys="dealt"))[agreed.publics[0]]
     path.touch(0o600)
     path.write_bytes(one.to_bytes())

@@ -12,9 +12,11 @@ import pytest
 from cryptography import x509
 
 from flhe.keys.identity import Identity
-from flhe.keys.roster.signed_roster import load_pinned
+from flhe.keys.roster.pinned import load_pinned
+from flhe.keys.roster.roster import Member, Roster
 from flhe.node.policy import Policy, settings
-from flhe.provision import units
+from flhe.node.store import Store
+from flhe.provision import rosters, units
 from flhe.provision.federation.card import Card
 from flhe.provision.federation.office import Office
 from flhe.provision.federation.published import Published
@@ -22,6 +24,7 @@ from flhe.provision.flower_config import parse
 from flhe.provision.site import node_file, start
 from flhe.provision.site.layout import UNIT, Layout
 from tests.deploy.test_shelf import key_files
+from tests.keys.agreement import sites
 from tests.provision.site import bad, good, run
 
 NAMES = ("site-a", "site-b", "site-c")
@@ -60,7 +63,7 @@ class Party:
 
     def words(self, name: str, file: Path | None = None) -> tuple[object, ...]:
         file = file or self.file
-        pinned = Published.read(file).roster.roster.hash.hex()
+        pinned = Published.read(file).roster.hash.hex()
         return ("site", "join", file, "--dir", self.tmp / name, "--roster-hash", pinned)
 
     def join(self, *names: str) -> None:
@@ -70,15 +73,13 @@ class Party:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A federation in which every site has joined; `first.flhe` is the file before signatures."""
+    """A federation in which every site has joined; `first.flhe` is an earlier file of it."""
     party = Party(tmp_path_factory.mktemp("federation"))
     party.init(*NAMES)
     party.new()
     party.add(*NAMES)
     party.publish()
     shutil.copy(party.file, party.tmp / "first.flhe")
-    party.join(*NAMES)
-    party.add(*NAMES)
     party.publish()
     party.join(*NAMES)
     return party.tmp
@@ -245,8 +246,6 @@ def test_join_needs_a_comparison(party: Party) -> None:
 def test_join_refuses_an_older_file_and_another_coordinator(party: Party) -> None:
     assert "older file" in bad(*party.words("site-a", party.tmp / "first.flhe"))
     shutil.rmtree(party.desk / "state")
-    from flhe.node.store import Store
-
     Store(party.desk / "state").identity()
     party.publish()
     assert "coordinator's key" in bad(*party.words("site-a"))
@@ -280,28 +279,68 @@ def test_join_refuses_another_federation_and_damage(party: Party) -> None:
 def test_a_removed_site_is_revoked_and_a_change_is_shown(party: Party) -> None:
     party.init("site-d")
     party.add("site-d")
-    assert party.publish().roster.missing
+    party.publish()
     first = run(*party.words("site-a"))
     assert "+ site-d joins" in first.stderr
     pinned = parse(str(party.layout("site-a").settings))["flhe-roster-hash"]
-    old = Published.read(party.layout("site-a").joined).roster.roster
-    assert pinned == old.hash.hex()  # in force until all have signed
-    party.join("site-b", "site-c", "site-d")
-    party.add(*NAMES, "site-d")
-    assert not party.publish().roster.missing
-    party.join(*NAMES, "site-d")
+    assert pinned == Published.read(party.file).roster.hash.hex()
+    party.join("site-d")
     good("federation", "remove", party.desk, "site-d")
-    gone = party.publish().roster.roster
+    gone = party.publish().roster
     assert gone.revoked == (Card.read(party.card("site-d")).public,)
     assert "revoked" in bad(*party.words("site-d"))
-    party.join("site-a")
+    assert "- site-d leaves and is revoked" in run(*party.words("site-a")).stderr
     (party.desk / FILE).unlink()  # a coordinator that forgets whom it revoked
     party.add("site-d")
     while party.publish().serial <= 6:
         continue
     said = run(*party.words("site-a"))
     assert said.exit_code == 1
-    assert "revoked keys that this one does not" in said.stderr
+    assert "expected all revoked keys" in said.stderr
+    assert "(listed as site-d)" in said.stderr
+
+
+def test_a_key_that_changes_without_a_revocation_is_shown() -> None:
+    one, two, three, new = (Member(n, k.public) for n, k in zip("abca", sites(4), strict=True))
+    before = Roster((one, two, three), 0, 2, ("flashe",), revoked=(bytes(32),))
+    shown = rosters.difference(before, Roster((new, two, three), 0, 2, ("flashe", "sash")))
+    assert f"* a has another key, {new.public.hex()[:16]}; the old one IS NOT REVOKED" in shown
+    assert f"! the key {bytes(8).hex()} was revoked, and is no longer" in shown
+    assert "* Schemes: flashe, sash." in shown
+    assert rosters.difference(before, before).startswith("Nothing differs")
+
+
+def test_a_key_is_rotated_and_the_old_one_works_until_then(party: Party) -> None:
+    layout, where = party.layout("site-b"), ("cardio", "--dir", party.tmp / "site-b")
+    old = Card.read(party.card("site-b")).public
+    assert "nothing was written" in bad("site", "rotate", *where)
+    good("site", "rotate", *where, "--yes")
+    assert "under way" in bad("site", "rotate", *where, "--yes")
+    new = Card.read(party.card("site-b")).public
+    party.join("site-b")  # the old key, which the file lists
+    assert Store(Path(str(parse(f"{layout.settings}")["flhe-home"]))).identity().public == old
+    assert "site-b" in run("federation", "add", party.desk, party.card("site-b")).stderr
+    party.add("site-b")
+    roster = party.publish().roster
+    assert (roster.name(new), roster.revoked) == ("site-b", (old,))
+    assert "the old one is revoked" in run(*party.words("site-a")).stderr
+    party.join(*NAMES)
+    after = party.layout("site-b")
+    assert (Store(after.home).identity().public, after.next_home()) == (new, None)
+    assert Store(layout.home).identity().public == old  # models that it sealed open with it
+    assert (after.home.stat().st_mode & 0o777) == 0o700
+    checks = {check.name: check.level for check in start.examine(after)}
+    assert {checks["member"], checks["roster hash"]} == {"ok"}
+
+
+def test_the_default_bound_is_what_the_page_says(party: Party) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    said = re.search(r"The default is \(N - 1\) // 3 of N sites: ([^.]*)\.", page)
+    assert said
+    for pair in said[1].split(", "):
+        bound, size = pair.split(" of ")
+        assert Roster.default_collusion(int(size)) == int(bound)
+    assert Published.read(party.file).roster.collusion == 0
 
 
 def test_the_coordinator_takes_no_other_key_for_a_site(party: Party) -> None:
@@ -313,7 +352,7 @@ def test_the_coordinator_takes_no_other_key_for_a_site(party: Party) -> None:
     assert (party.desk / "sites" / "site-a.card").read_bytes() == before
     forged = Card.read(card)
     with pytest.raises(Exception, match="signature"):
-        Card(forged.enrolment, forged.node_key, bytes(64), forged.signature)
+        Card(forged.enrolment, Card.read(party.card("site-b")).node_key, forged.signature)
     shutil.copy(party.tmp / "first.flhe", party.tmp / "no.card")
     assert "no file of `flhe site init`" in bad(
         "federation", "add", party.desk, party.tmp / "no.card"

@@ -1,9 +1,9 @@
 """Card: the one file that a site sends to the coordinator; nothing in it is secret.
 
-    CBOR {v, kind, enrolment: bytes, node_key, agreed, signature}
+    CBOR {v, kind, enrolment: bytes, node_key, signature}
 
 `signature` is by the site's identity, over all other fields. `node_key` authenticates the site's
-SuperNode to the SuperLink. `agreed` is the site's signature on a roster; a first card has none.
+SuperNode to the SuperLink.
 
 Source: docs/protocol.md.
 """
@@ -39,11 +39,10 @@ class Card(Record):
 
     enrolment: Enrolment
     node_key: Annotated[bytes, size(POINT)]
-    agreed: Annotated[bytes, size(0, 64)] = field(repr=False)
     signature: Signature = field(repr=False)
 
     def _validate(self) -> None:
-        body = _body(self.enrolment, self.node_key, self.agreed)
+        body = _body(self.enrolment, self.node_key)
         verify_statement(self.enrolment.member.public, self.signature, "card", body)
         try:
             check_point(self.node_key)
@@ -61,12 +60,9 @@ class Card(Record):
         return self.enrolment.member.public
 
     @classmethod
-    def make(
-        cls, enrolment: Enrolment, node_key: bytes, identity: Identity, agreed: bytes = b""
-    ) -> Card:
+    def make(cls, enrolment: Enrolment, node_key: bytes, identity: Identity) -> Card:
         """Make the card of the site that has `identity`."""
-        signature = identity.state("card", _body(enrolment, node_key, agreed))
-        return cls(enrolment, node_key, agreed, signature)
+        return cls(enrolment, node_key, identity.state("card", _body(enrolment, node_key)))
 
     @classmethod
     def read(cls, path: Path) -> Card:
@@ -74,5 +70,5 @@ class Card(Record):
         return cls.from_bytes(public_files.read(path, MAX_FILE, "the card"))
 
 
-def _body(enrolment: Enrolment, node_key: bytes, agreed: bytes) -> bytes:
-    return dumps([enrolment.to_bytes(), node_key, agreed])
+def _body(enrolment: Enrolment, node_key: bytes) -> bytes:
+    return dumps([enrolment.to_bytes(), node_key])

@@ -94,7 +94,7 @@ def add(
     cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of sites.")],
     yes: Annotated[bool, typer.Option("--yes", help="The words are compared: do not ask.")] = False,
 ) -> Answer:
-    """Take sites' cards in: new ones, and those that bring a signature.
+    """Take in cards of new sites, and of sites that have rotated a key.
 
     Compare each new site's words by telephone first.
     """
@@ -115,11 +115,7 @@ def add(
     for card in found:
         office.keep(card)
     total = len(office.cards())
-    text = "\n".join(
-        f"{card.name}: {'new' if card in fresh else 'known'}"
-        f"{', with a signature on a roster' if card.agreed else ''}"
-        for card in found
-    )
+    text = "\n".join(f"{card.name}: {'new key' if card in fresh else 'known'}" for card in found)
     text += f"\n{total} sites. With all cards in: flhe federation publish {directory}"
     sites = [{"name": card.name, "key": card.public, "new": card in fresh} for card in found]
     return Answer({"cards": sites, "sites": total}, text)
@@ -144,40 +140,30 @@ def remove(
 
 @federation.command(epilog=examples("flhe federation publish cardio"))
 def publish(directory: Directory) -> Answer:
-    """Write the one file for the sites, and say what comes next.
-
-    Publish again once the sites' signed cards are in.
-    """
+    """Write the one file for the sites, and say what comes next."""
     from flhe.provision import rosters
     from flhe.provision.federation.office import Office
 
     office = Office(directory)
     made = office.publish()
-    missing = sorted(member.name for member in made.roster.missing)
-    data = {"file": office.file, "number": made.serial, "missing": missing}
-    data |= {"roster": rosters.data(made.roster)}
-    if missing:
-        steps = f"""{office.file}, number {made.serial}. Not signed yet by: {", ".join(missing)}
-1. Send it to every site: flhe site join {office.file.name}
-2. The sites compare these words with each other, and your key's with you:
-{rosters.hash_of(made.roster.roster)}
-3. They send their cards again, signed: flhe federation add {directory} CARD...
-4. flhe federation publish {directory}"""
-        return Answer(data, rosters.table(made.roster), steps)
     command, service = superlink(office), unit(office)
     register = [
         f"flwr supernode register {path} {made.name}"
         for path in sorted((office.root / "supernodes").glob("*.pub"))
     ]
     lines = "\n".join(f"   {line}" for line in register)
-    steps = f"""{office.file}, number {made.serial}. All sites have signed.
+    steps = f"""{office.file}, number {made.serial}.
 1. Send it to every site: flhe site join {office.file.name}
-2. Start the SuperLink:
+2. The sites compare these words with each other, and your key's with you:
+{rosters.hash_of(made.roster)}
+3. Start the SuperLink:
    {shlex.join(command)}
    As a service: cp {service} /etc/systemd/system/ && systemctl enable --now flower-superlink
-3. Register the SuperNodes; `flwr` finds the SuperLink by {office.root}/config.toml in ~/.flwr:
+4. Register the SuperNodes; `flwr` finds the SuperLink by {office.root}/config.toml in ~/.flwr:
 {lines}"""
-    return Answer({**data, "superlink": command, "register": register}, steps)
+    data = {"file": office.file, "number": made.serial, "roster": rosters.data(made.roster)}
+    shown = (rosters.table(made.roster), rosters.bounds(made.roster), steps)
+    return Answer({**data, "superlink": command, "register": register}, *shown)
 
 
 def superlink(office: Office) -> list[str]:

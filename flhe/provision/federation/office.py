@@ -17,15 +17,14 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flhe.errors import AuthenticationError, ConfigError, config_errors
+from flhe.errors import ConfigError, config_errors
 from flhe.keys.identity import Identity
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import SignedRoster
 from flhe.node.store import Store
 from flhe.provision import node_key
 from flhe.provision.federation import published
@@ -40,7 +39,7 @@ from flhe.wire import files
 
 SETTINGS = """\
 # The federation, for its coordinator. `flhe federation publish` makes the roster of this file and of
-# the sites' cards. A change makes another roster, which all sites compare and sign.
+# the sites' cards. A change makes another roster, which all sites compare and join.
 name = {name}
 # SuperLink, as the sites reach it.
 address = {address}
@@ -195,8 +194,7 @@ class Office:
     def publish(self) -> Published:
         """Write the file for the sites, with one number more than the last.
 
-        Signatures of sites count where they are on this roster. Raises ConfigError: fewer sites
-        than the bounds need, or no reviewer.
+        Raises ConfigError: fewer sites than the bounds need, or no reviewer.
         """
         terms, cards, last = self.terms, self.cards(), self.last()
         reviewers = self.reviewers()
@@ -204,23 +202,12 @@ class Office:
             raise ConfigError(
                 f"{self.root / 'reviewers'}: expected a reviewer's key, got none; copy NAME.pub there"
             )
-        roster = terms.roster(cards, None if last is None else last.roster.roster)
-        signed = SignedRoster(roster)
-        if last is not None and last.roster.roster == roster:
-            signed = last.roster
-        for card in cards:
-            if card.agreed and card.public not in signed.signatures:
-                try:
-                    signed = replace(
-                        signed, signatures={**signed.signatures, card.public: card.agreed}
-                    )
-                except AuthenticationError:  # on an earlier roster
-                    continue
+        roster = terms.roster(cards, None if last is None else last.roster)
         authority = self.tls.authority.read_bytes()
         serial = 1 if last is None else last.serial + 1
         with config_errors(f"{self.settings}"):
             made = published.make(
-                terms.name, serial, terms.address, authority, reviewers, signed, self.identity()
+                terms.name, serial, terms.address, authority, reviewers, roster, self.identity()
             )
         files.replace(self.file, [made.to_bytes()])
         return made

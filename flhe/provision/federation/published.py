@@ -3,8 +3,8 @@
     CBOR {v, kind, name, serial, coordinator, address, authority, reviewers, roster: bytes, signature}
 
 `signature` is by the coordinator's key, over all other fields. The key is not authority over sites:
-a node takes a roster only if every member has signed it. The key shows a site that a later file
-comes from the same coordinator, and `serial` that it is not an earlier one.
+a site joins once it has compared the words of the roster with the other sites. The key shows that a
+later file comes from the same coordinator, and `serial` that it is not an earlier one.
 
 The file proposes nothing beyond the roster's bounds: each site's own settings stay its own.
 
@@ -20,15 +20,14 @@ from typing import Annotated
 
 from flhe.errors import ProtocolError, config_errors
 from flhe.keys.identity import Identity, check_public, verify_statement
-from flhe.keys.roster.signed_roster import MAX_FILE as MAX_ROSTER
-from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.keys.roster.roster import MAX_BYTES, Roster
 from flhe.provision import public_files, rosters
 from flhe.wire.canonical import dumps
 from flhe.wire.fields import Hash, Signature, ascending, at_most, matching, within
 from flhe.wire.record import Form, Record
 
 MAX_AUTHORITY = 1 << 16
-MAX_FILE = MAX_ROSTER + MAX_AUTHORITY + (1 << 12)
+MAX_FILE = MAX_BYTES + MAX_AUTHORITY + (1 << 12)
 NAME = r"[a-z0-9][a-z0-9-]{0,31}"
 SUFFIX = ".flhe"
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
@@ -63,7 +62,7 @@ class Published(Record):
     reviewers: Annotated[
         tuple[Hash, ...], ascending("keys of reviewers"), at_most(64, "keys of reviewers")
     ]
-    roster: SignedRoster
+    roster: Roster
     signature: Signature = field(repr=False)
 
     def _validate(self) -> None:
@@ -77,9 +76,9 @@ class Published(Record):
 
     @property
     def terms(self) -> bytes:
-        """Hash of what a site agrees to: all but the serial and the signatures."""
+        """Hash of what a site agrees to: all but the serial."""
         own = (self.name, self.coordinator, self.address, self.authority, list(self.reviewers))
-        return hashlib.sha256(dumps([*own, self.roster.roster.to_bytes()])).digest()
+        return hashlib.sha256(dumps([*own, self.roster.to_bytes()])).digest()
 
     @classmethod
     def read(cls, path: Path) -> Published:
@@ -95,7 +94,7 @@ def make(
     address: str,
     authority: bytes,
     reviewers: tuple[bytes, ...],
-    roster: SignedRoster,
+    roster: Roster,
     coordinator: Identity,
 ) -> Published:
     """Return a federation's file, signed by the coordinator."""
@@ -106,7 +105,7 @@ def make(
 
 def difference(old: Published, new: Published) -> str:
     """Return the differences for a site between two files, one line each."""
-    lines = [rosters.difference(old.roster.roster, new.roster.roster)]
+    lines = [rosters.difference(old.roster, new.roster)]
     if old.address != new.address:
         lines.append(f"* the SuperLink's address is {new.address}; before {old.address}")
     if old.authority != new.authority:
@@ -128,7 +127,7 @@ def _encoded(
     address: str,
     authority: bytes,
     reviewers: tuple[bytes, ...],
-    roster: SignedRoster,
+    roster: Roster,
 ) -> bytes:
     return dumps(
         [name, serial, coordinator, address, authority, list(reviewers), roster.to_bytes()]

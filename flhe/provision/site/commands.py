@@ -57,7 +57,7 @@ def join(
         str, typer.Option(metavar="HEX", help="The roster's hash: its words are compared.")
     ] = "",
 ) -> Answer:
-    """Agree to a federation, and take its files once all sites have signed.
+    """Agree to a federation, and write the node's files.
 
     All of the file is shown first, with the words to compare by telephone.
     """
@@ -90,9 +90,37 @@ def start(
 
 
 @site.command(epilog=examples("flhe site status cardio --dir site-a"))
-def status(federation: Federation, directory: Directory = None) -> Answer:
-    """Show who this site is, its federation, its last answers, budget and refusals."""
+def status(
+    federation: Federation,
+    directory: Directory = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Serve a page for a browser here, until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page. Default: a free one.")
+    ] = 0,
+) -> Answer:
+    """Show who this site is, its federation, its rounds, budget and refusals."""
     from flhe.provision.site import status as looking
     from flhe.provision.site.layout import Layout
 
-    return looking.status(Layout.of(federation, directory))
+    layout = Layout.of(federation, directory)
+    if page:
+        looking.serve(layout, port)
+    return looking.status(layout)
+
+
+@site.command(epilog=examples("flhe site rotate cardio --dir site-a --yes"))
+def rotate(
+    federation: Federation,
+    directory: Directory = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Make the key; do not ask.")] = False,
+) -> Answer:
+    """Make a new identity and a card that puts it in the old one's place.
+
+    The old key stays in use until the site joins the file that lists the new one.
+    """
+    from flhe.provision.site import rotation
+    from flhe.provision.site.layout import Layout
+
+    return rotation.rotate(Layout.of(federation, directory), yes=yes)

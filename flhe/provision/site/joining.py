@@ -1,14 +1,15 @@
-"""`flhe site join`: compare the federation's file, sign its roster, and write what the node needs.
+"""`flhe site join`: compare the federation's file, and write what the node needs.
 
-A node takes a roster that every member has signed. So a site joins twice: the first file makes the
-site's signature, which its card takes back to the coordinator; the second has all signatures. The
-site asks for nothing at the second, if all that it agreed to is unchanged.
+Comparing the words is a site's consent, and the pinned hash records it. The node signs that hash in
+every key agreement, so the others need no signature on the file: a site that has agreed to another
+roster, or to none, shares no key with them. A later file whose content was agreed to before is taken
+without a question.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -16,85 +17,83 @@ from rich.text import Text
 
 from flhe.answer import Answer, notes
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
-from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.keys.roster.roster import Roster
 from flhe.provision import rosters, sites
 from flhe.provision.confirm import confirm
 from flhe.provision.federation import reviewers
-from flhe.provision.federation.card import Card
 from flhe.provision.federation.published import Published, difference
 from flhe.provision.site import node_file
 from flhe.provision.site.layout import Layout
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The coordinator's files that a site keeps: the one in force, and the last one agreed to."""
-
-    joined: Published | None
-    agreed: Published | None
-
-    @classmethod
-    def of(cls, layout: Layout) -> Known:
-        """Read both; ConfigError if one is damaged."""
-        paths = (layout.joined, layout.agreed)
-        return cls(*(Published.read(path) if path.exists() else None for path in paths))
-
-    @property
-    def last(self) -> Published | None:
-        """The later file of the two."""
-        found = [file for file in (self.joined, self.agreed) if file is not None]
-        return max(found, key=lambda file: file.serial) if found else None
+from flhe.wire import files
 
 
 def join(layout: Layout, file: Published, roster_hash: str) -> Answer:
-    """Agree to a federation's file, and write the node's files once all members have signed.
+    """Agree to a federation's file, and write the node's files.
 
     `roster_hash` says that the administrator has compared the words; "" asks on the terminal.
     Raises ConfigError: the file is not for this site, of another coordinator, or an older one; the
     hash is another; or an answer of no. Nothing is written then.
     """
-    path, card = layout.card()
-    with layout.as_user():
-        identity = sites.existing(layout.home)
-    last = Known.of(layout).last
-    check(layout, file, last, identity)
+    layout.card()  # a site that is not set up
+    last = last_of(layout)
+    home = check(layout, file, last)
     if last is None or last.terms != file.terms:
         _compare(file, last, roster_hash)
     elif roster_hash:
-        rosters.check_hash(file.roster.roster, roster_hash)
-    signed = file.roster.signed(identity)
-    agreed = signed.signatures[identity.public]
+        rosters.check_hash(file.roster, roster_hash)
     before = os.umask(0o077)
     try:
-        mine = Card.make(card.enrolment, card.node_key, identity, agreed)
-        layout.write(path, mine.to_bytes())
-        if signed.missing:
-            layout.write(layout.agreed, file.to_bytes())
-        else:
-            _write(layout, file, signed)
+        _write(layout, file, home)
     finally:
         os.umask(before)
-    return _answer(layout, file, signed)
-
-
-def check(layout: Layout, file: Published, last: Published | None, identity: Identity) -> None:
-    """Refuse a file that this site must not follow; ConfigError."""
-    if file.name != layout.name:
-        raise ConfigError(
-            f"the file is of the federation {file.name}, this site is set up for {layout.name}: "
-            f"`flhe site init {file.name} --name SITE` first"
+    text = (
+        f"This site has joined {file.name}, number {file.serial}: {len(file.roster.members)} sites.\n"
+        f"Written: {layout.roster}, {layout.authority}, {layout.reviewers}, and the roster's "
+        f"hash in {layout.settings}.\nStart the node, again if it runs: flhe site start {file.name}"
+    )
+    if home != layout.home:
+        text += (
+            f"\nThe rotated key is in use now, in {home}. Models that were sealed before open with "
+            f"{layout.home}: back it up before you delete it."
         )
+    data = {"federation": file.name, "number": file.serial, "home": home}
+    return Answer({**data, "roster_hash": file.roster.hash}, text)
+
+
+def last_of(layout: Layout) -> Published | None:
+    """Return the coordinator's file that this site has agreed to, if any; ConfigError if damaged."""
+    return Published.read(layout.joined) if layout.joined.exists() else None
+
+
+def home_of(layout: Layout, roster: Roster) -> Path:
+    """Return the state directory whose key a roster lists: the one in use, or a rotated one."""
+    with layout.as_user():
+        own = sites.existing(layout.home).public
+        following = layout.next_home()
+        rotated = own if following is None else sites.existing(following).public
+    if following is not None and own not in roster.publics and rotated in roster.publics:
+        return following
     try:
-        file.roster.roster.rank(identity.public)
+        roster.rank(own)
     except ProtocolError as error:
         raise ConfigError(
             f"the federation's file does not list this site: {error}; send the card to the "
             "coordinator"
         ) from None
+    return layout.home
+
+
+def check(layout: Layout, file: Published, last: Published | None) -> Path:
+    """Refuse a file that this site must not follow; ConfigError. Return its `home_of`."""
+    if file.name != layout.name:
+        raise ConfigError(
+            f"the file is of the federation {file.name}, this site is set up for {layout.name}: "
+            f"`flhe site init {file.name} --name SITE` first"
+        )
+    home = home_of(layout, file.roster)
     if last is None:
-        return
+        return home
     if file.coordinator != last.coordinator:
         raise ConfigError(
             f"expected the coordinator's key {last.coordinator.hex()[:16]}, got "
@@ -111,12 +110,13 @@ def check(layout: Layout, file: Published, last: Published | None, identity: Ide
             f"got two different files with the number {file.serial}: call the coordinator, who must "
             "publish again"
         )
-    rosters.check_revoked(last.roster.roster, file.roster.roster)
+    rosters.check_revoked(last.roster, file.roster)
+    return home
 
 
 def _compare(file: Published, last: Published | None, roster_hash: str) -> None:
     """Show all of a file and what differs, and have the words compared."""
-    roster = file.roster.roster
+    roster = file.roster
     out = notes()
     out.print(rosters.table(file.roster))
     for line in _facts(file):
@@ -136,7 +136,7 @@ def _compare(file: Published, last: Published | None, roster_hash: str) -> None:
 def _facts(file: Published) -> list[str]:
     return [
         f"Federation {file.name}, number {file.serial}; SuperLink {file.address}",
-        *rosters.bounds(file.roster.roster).splitlines(),
+        *rosters.bounds(file.roster).splitlines(),
         "These bounds only tighten this site's own settings; node.toml stays as it is.",
     ]
 
@@ -146,7 +146,7 @@ def _words(file: Published) -> Table:
     for heading in ("compare with", "what", "words"):
         table.add_column(heading, overflow="fold")
     rows = [
-        ("every other site", "hash of the roster", file.roster.roster.hash),
+        ("every other site", "hash of the roster", file.roster.hash),
         ("the coordinator", "coordinator's key", file.coordinator),
         *(("the reviewer", "reviewer's key", key) for key in file.reviewers),
     ]
@@ -155,34 +155,16 @@ def _words(file: Published) -> Table:
     return table
 
 
-def _write(layout: Layout, file: Published, signed: SignedRoster) -> None:
-    """Write the node's files; the settings change in one line, the roster's hash."""
-    roster_hash = file.roster.roster.hash
-    settings = node_file.pin(layout.settings.read_text(encoding="utf-8"), roster_hash)
+def _write(layout: Layout, file: Published, home: Path) -> None:
+    """Write the node's files; of the settings, the roster's hash and the state directory change."""
+    text = layout.settings.read_text(encoding="utf-8")
+    text = node_file.pin(text, "flhe-roster-hash", file.roster.hash.hex())
+    if home != layout.home:
+        text = node_file.pin(text, "flhe-home", f"{home}")
     layout.write(layout.authority, file.authority)
     layout.write(layout.reviewers, reviewers.file_of(file.reviewers))
-    layout.write(layout.roster, signed.to_bytes())
-    layout.write(layout.settings, settings.encode())
+    layout.write(layout.roster, file.roster.to_bytes())
+    layout.write(layout.settings, text.encode())
     layout.write(layout.joined, file.to_bytes())
-    layout.agreed.unlink(missing_ok=True)
-
-
-def _answer(layout: Layout, file: Published, signed: SignedRoster) -> Answer:
-    path, _ = layout.card()
-    missing = sorted(member.name for member in signed.missing)
-    if missing:
-        text = (
-            f"This site has signed the roster. Missing: {', '.join(missing)}.\n"
-            f"1. Send {path} to the coordinator again; it has the signature now.\n"
-            f"2. The coordinator sends {file.name}.flhe again, signed by all: flhe site join it."
-        )
-    else:
-        text = (
-            f"This site has joined {file.name}: all {len(signed.roster.members)} sites have signed.\n"
-            f"Written: {layout.roster}, {layout.authority}, {layout.reviewers}, and the roster's "
-            f"hash in {layout.settings}.\nStart the node: flhe site start {file.name}"
-        )
-        if file.roster.missing:
-            text += f"\nSend {path} to the coordinator too: it has this site's signature."
-    data = {"federation": file.name, "number": file.serial, "missing": missing, "card": path}
-    return Answer({**data, "roster_hash": signed.roster.hash, "joined": not missing}, text)
+    if home != layout.home:
+        files.drop(layout.rotated)

@@ -8,6 +8,7 @@ Where root owns the settings, the app that runs as `flhe` cannot change them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 from collections.abc import Iterator
@@ -48,10 +49,11 @@ class Layout:
         """
         if directory is None and (os.geteuid() == 0 or current_user() == USER):
             units = Path("/etc/systemd/system")
-            home = Path("/var/lib/flhe") / name
-            return cls(name, Path("/etc/flhe") / name, home, USER, units / UNIT)
-        own = (directory or Path.home() / ".flhe" / name).absolute()
-        layout = cls(name, own, own / "state")
+            at = Path("/etc/flhe") / name
+            layout = cls(name, at, Path("/var/lib/flhe") / name, USER, units / UNIT)
+        else:
+            at = (directory or Path.home() / ".flhe" / name).absolute()
+            layout = cls(name, at, at / "state")
         if home is None and layout.settings.is_file():
             home = Path(str(parse(f"{layout.settings}").get("flhe-home", layout.home)))
         return layout if home is None else replace(layout, home=home.absolute())
@@ -68,7 +70,7 @@ class Layout:
 
     @property
     def roster(self) -> Path:
-        """The roster that all sites have signed."""
+        """The roster that all sites have agreed on."""
         return self.config / "roster"
 
     @property
@@ -83,13 +85,24 @@ class Layout:
 
     @property
     def joined(self) -> Path:
-        """The federation's file in force."""
+        """The coordinator's file that this site has agreed to."""
         return self.config / "joined.flhe"
 
     @property
-    def agreed(self) -> Path:
-        """The federation's file that this site has agreed to, before all sites have signed."""
-        return self.config / "agreed.flhe"
+    def rotated(self) -> Path:
+        """File that names the state directory of the key that takes this one's place."""
+        return self.config / "next-home"
+
+    def next_home(self) -> Path | None:
+        """Return the state directory that `site rotate` made, until the site joins with it."""
+        if not self.rotated.exists():
+            return None
+        return Path(self.rotated.read_text(encoding="utf-8"))
+
+    def new_home(self) -> Path:
+        """Return a state directory for another identity; it does not exist yet."""
+        names = (self.home.with_name(f"{self.name}-{number}") for number in itertools.count(2))
+        return next(path for path in names if not path.exists())
 
     def card(self) -> tuple[Path, Card]:
         """Return this site's card and its file; ConfigError unless there is one."""
@@ -107,6 +120,14 @@ class Layout:
         if self.user is not None:
             os.chown(path, 0, pwd.getpwnam(self.user).pw_gid)
             path.chmod(0o640)
+
+    def check_user(self, command: str) -> None:
+        """Raise ConfigError unless the node's user runs this, where there is one."""
+        if self.user is not None and current_user() != self.user:
+            raise ConfigError(
+                f"expected user {self.user}, got another one: sudo -u {self.user} flhe {command} "
+                f"{self.name}"
+            )
 
     @contextmanager
     def as_user(self) -> Iterator[None]:

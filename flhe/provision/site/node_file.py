@@ -21,7 +21,6 @@ _HEAD = """\
 # A line without # is in force; remove the # to set another value. Add the app's own settings, such
 # as partition-id = 0, at the end. After a change: flhe site start checks the file.
 """
-_HASH = re.compile(r"^#? ?flhe-roster-hash = .*$", re.MULTILINE)
 
 
 def render(home: Path, roster: Path) -> str:
@@ -35,15 +34,16 @@ def render(home: Path, roster: Path) -> str:
     return "\n".join(lines)
 
 
-def pin(text: str, roster_hash: bytes) -> str:
-    """Return a file that pins a roster; all other lines stay as the site wrote them.
+def pin(text: str, name: str, value: str) -> str:
+    """Return a file with another value of one setting; all other lines stay as the site wrote them.
 
-    Raises ConfigError: the file has no line for the hash, or several.
+    Raises ConfigError: the file has no line for the setting, or several.
     """
-    pinned, count = _HASH.subn(f'flhe-roster-hash = "{roster_hash.hex()}"', text)
+    line = re.compile(rf"^#? ?{re.escape(name)} = .*$", re.MULTILINE)
+    pinned, count = line.subn(lambda _: f"{name} = {_toml(value)}", text)
     if count != 1:
         raise ConfigError(
-            f"node.toml: expected one line flhe-roster-hash = ..., got {count}; write one, "
+            f"node.toml: expected one line {name} = ..., got {count}; write one, "
             "at the top of the file"
         )
     return pinned

@@ -13,7 +13,7 @@ from flhe.provision import doctor
 from flhe.provision.checks import Check
 from flhe.provision.federation.published import Published
 from flhe.provision.flower_config import parse
-from flhe.provision.site.layout import Layout, current_user
+from flhe.provision.site.layout import Layout
 
 FIRST_PORT, PORTS = 9094, 100
 """Ports on 127.0.0.1 for a SuperNode's own processes: the first that is free."""
@@ -26,13 +26,11 @@ def examine(layout: Layout) -> list[Check]:
 
 
 def joined(layout: Layout) -> Published:
-    """Return the federation's file in force; ConfigError before the site has joined."""
+    """Return the coordinator's file in force; ConfigError before the site has joined."""
     if not layout.joined.exists():
-        later = (
-            "the coordinator's file with all signatures" if layout.agreed.exists() else "its file"
-        )
         raise ConfigError(
-            f"this site has not joined {layout.name} yet: flhe site join {layout.name}.flhe, {later}"
+            f"this site has not joined {layout.name} yet: flhe site join {layout.name}.flhe, the "
+            "coordinator's file"
         )
     return Published.read(layout.joined)
 
@@ -71,17 +69,13 @@ def start(layout: Layout, *, foreground: bool) -> Answer:
         return Answer(
             {"command": line, "log": log}, f"Start the node as a service:\n   {line}\n   {log}"
         )
-    if layout.user and current_user() != layout.user:
-        raise ConfigError(
-            f"expected user {layout.user}, got another one: sudo -u {layout.user} flhe site start "
-            f"{layout.name} --foreground"
-        )
+    layout.check_user("site start --foreground")
     found = examine(layout)
     if any(check.level == "fail" for check in found):
         return Answer(found, *doctor.lines(found), failed=True)
     out = notes()
-    for line in doctor.lines(found):
-        out.print(line)
+    for each in doctor.lines(found):
+        out.print(each)
     become(command(layout, free_port()), {**FLOWER, "FLWR_HOME": f"{layout.home}-flower"})
     return Answer(found)
 
