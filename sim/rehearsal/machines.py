@@ -7,11 +7,12 @@ SuperNode connects to its site's gate, and the gate to the relay.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from typing import Any, NoReturn
 import psutil
 
 from flhe.errors import FlheError
-from flhe_app.environment import FLOWER_CONFIG, answers, environment, free_port
+from flhe_app.environment import answers, environment, free_port
 from flhe_app.outcome import Tail
 from flhe_app.processes import Children, describe_exit, script, stop_tagged
-from flhe_app.superlink import Value, pairs, start_superlink
+from flhe_app.superlink import start_superlink
 from flhe_lab.rehearsal.logs import Logs
 from flhe_lab.rehearsal.trust import Trust
 from flhe_lab.rehearsal.wiretap import wiretap
@@ -45,7 +46,6 @@ class SuperNode:
     """
 
     name: str
-    config: dict[str, Value]
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     log: Tail | None = None
@@ -69,21 +69,21 @@ class Gate:
 class Machines:
     """The SuperLink and its SuperNodes.
 
-    Their files are in `scratch`, removed when `up` is left. `configs` is the node config of each site;
-    time limits are multiplied by `patience`.
+    Their files are in `scratch`, removed when `up` is left. The relay listens on the port `relay`; time
+    limits are multiplied by `patience`.
     """
 
     def __init__(
         self,
         trust: Trust,
         scratch: Path,
-        configs: Mapping[str, dict[str, Value]],
+        relay: int,
         logs: Logs,
         patience: float = 1.0,
     ) -> None:
-        self._trust, self._scratch = trust, scratch
+        self._trust, self._scratch, self.relay = trust, scratch, relay
         self.logs, self._patience = logs, patience
-        self.nodes = {name: SuperNode(name, config) for name, config in configs.items()}
+        self.nodes = {name: SuperNode(name) for name in trust.sites}
         self.gates: dict[str, Gate] = {}
 
     @property
@@ -103,11 +103,8 @@ class Machines:
         self._children = Children(env, self._scratch)
         try:
             port = self._start_superlink()
-            with wiretap(self._trust.tls, port, self.captured) as self.relay:
-                authority = f'root-certificates = "{self._trust.tls.authority}"'
-                config = FLOWER_CONFIG.format(port=self.relay)
-                config = config.replace("insecure = true", authority)
-                (self._scratch / "config.toml").write_text(config, encoding="utf-8")
+            with wiretap(self._trust.tls, port, self.captured, self.relay):
+                shutil.copy(self._trust.desk / "config.toml", self._scratch)
                 self._register()
                 yield
         finally:
@@ -119,8 +116,6 @@ class Machines:
 
     def _start_superlink(self) -> int:
         tls = self._trust.tls
-        options = ["--enable-supernode-auth", "--ssl-ca-certfile", str(tls.authority)]
-        options += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
 
         def fail(reason: str) -> NoReturn:
             why = self.logs.why("superlink")
@@ -131,7 +126,7 @@ class Machines:
             self.logs.path("superlink"),
             self._scratch,
             fail,
-            *options,
+            *self._trust.superlink,
             answers=lambda port: answers(port, tls.client_context()),
             patience=self._patience,
         )
@@ -139,9 +134,9 @@ class Machines:
 
     def _register(self) -> None:
         def one(name: str) -> None:
-            key = self._trust.node_keys[name].public
-            words = ("supernode", "register", str(key), "flhe")
-            if not self.flwr(*words, log=f"flwr-register-{name}").get("success"):
+            if not self.flwr(*self._trust.register[name], log=f"flwr-register-{name}").get(
+                "success"
+            ):
                 why = self.logs.why(f"flwr-register-{name}", "superlink")
                 raise FlheError(f"`flwr supernode register` failed for {name}{why}")
 
@@ -152,13 +147,7 @@ class Machines:
         """Start a site's SuperNode, and its gate unless that runs."""
         if name not in self.gates:
             self.start_gate(name)
-        node, trust, gate = self.nodes[name], self._trust, self.gates[name]
-        command = [script("flower-supernode"), "--superlink", f"127.0.0.1:{gate.port}"]
-        command += ["--root-certificates", str(gate.home / "gate.crt")]
-        command += ["--auth-supernode-private-key", str(trust.node_keys[name].private)]
-        command += ["--trusted-entities", str(trust.reviewers)]
-        command += ["--host", "127.0.0.1", "--port", str(free_port())]
-        command += ["--node-config", pairs(node.config)]
+        node, command = self.nodes[name], self._trust.start(name, free_port())
         node.log, node.taken = Tail(self.logs.path(name), new=True), False
         node.process = self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
         node.starts += 1

@@ -76,6 +76,9 @@ def start(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Run here, also where a unit is installed.")
     ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of its own processes. Default: a free one.")
+    ] = 0,
 ) -> Answer:
     """Check the node as `flhe doctor` does, then run its SuperNode.
 
@@ -86,7 +89,7 @@ def start(
 
     with working("checking the node"):
         layout = Layout.of(federation, directory)
-    return starting.start(layout, foreground=foreground)
+    return starting.start(layout, foreground=foreground, port=port)
 
 
 @site.command(epilog=examples("flhe site status cardio --dir site-a"))

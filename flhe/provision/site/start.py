@@ -55,7 +55,7 @@ def options(layout: Layout, superlink: str, port: int) -> dict[str, object]:
     }
 
 
-def start(layout: Layout, *, foreground: bool) -> Answer:
+def start(layout: Layout, *, foreground: bool, port: int = 0) -> Answer:
     """Check the node and replace this process by its SuperNode, if the checks find no failure.
 
     Where a systemd unit is installed, the answer has the command that starts it, unless
@@ -76,7 +76,7 @@ def start(layout: Layout, *, foreground: bool) -> Answer:
     out = notes()
     for each in doctor.lines(found):
         out.print(each)
-    become(command(layout, free_port()), {**FLOWER, "FLWR_HOME": f"{layout.home}-flower"})
+    become(command(layout, port or free_port()), {**FLOWER, "FLWR_HOME": f"{layout.home}-flower"})
     return Answer(found)
 
 
