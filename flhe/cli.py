@@ -6,13 +6,14 @@ Commands import heavy packages when they run: `flhe --help` loads neither flwr, 
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flhe.answer import Answer, working
+from flhe.answer import Answer, notes, working
 from flhe.command_group import (
     COORDINATOR,
     ENTRY_POINT,
@@ -264,8 +265,8 @@ def open_model(
 @app.command(
     rich_help_panel=SITE,
     epilog=examples(
-        "flhe gate --home gate --site site-a.site --superlink coordinator.example:8000 "
-        "--root-certificates ca.crt --supernode-key site-a.key.pub"
+        "flhe gate --home gate --site a.site --supernode-key node.key.pub \\\n"
+        "--superlink coordinator.example:8000 --root-certificates ca.crt"
     ),
 )
 def gate(
@@ -309,7 +310,8 @@ def gate(
     names = tuple(name.strip() for name in metrics.split(",") if name.strip())
     most = int(max_gigabytes * (1 << 30))
     given = home, site, superlink, root_certificates, supernode_key, listen, names, most
-    serve(Settings(*given, plain=insecure, anywhere=anywhere), typer.echo)
+    say = partial(notes().print, markup=False, highlight=False, soft_wrap=True)
+    serve(Settings(*given, plain=insecure, anywhere=anywhere), say)
 
 
 app.add_typer(site_commands, name="site", cls=Commands, rich_help_panel=SITE)
