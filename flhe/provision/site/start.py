@@ -80,8 +80,8 @@ def start(layout: Layout, *, foreground: bool) -> Answer:
     if any(check.level == "fail" for check in found):
         return Answer(found, *doctor.lines(found), failed=True)
     out = notes()
-    for line in doctor.lines(found):
-        out.print(line)
+    for check in doctor.lines(found):
+        out.print(check)
     become(command(layout, free_port()), {**FLOWER, "FLWR_HOME": f"{layout.home}-flower"})
     return Answer(found)
 
