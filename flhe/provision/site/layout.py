@@ -2,8 +2,10 @@
 
     /etc/flhe/NAME   0750 root:flhe    node.toml  node.key  SITE.card  and what `site join` writes
     /var/lib/flhe/NAME   0700 flhe     the state directory: identity, journals, budget
+    /var/lib/flhe-gate/NAME   0700 flhe-gate   the gate's directory
 
-Where root owns the settings, the app that runs as `flhe` cannot change them.
+Where root owns the settings, the app that runs as `flhe` cannot change them, and what runs as `flhe`
+reads nothing of the gate's.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flhe.errors import ConfigError
+from flhe.gate import certificate
 from flhe.provision.federation.card import Card
 from flhe.provision.flower_config import parse
 from flhe.wire import files
 
 USER = "flhe"
 """User of a system's SuperNodes."""
-UNIT = "flower-supernode@.service"
+GATE_USER = "flhe-gate"
+"""User of a system's gates."""
+UNIT, GATE_UNIT = "flower-supernode@.service", "flhe-gate@.service"
 CARD = ".card"
 
 
@@ -46,7 +51,7 @@ class Layout:
 
         The default is the system's for root and for the node's user, and otherwise a user's own.
         """
-        if directory is None and (os.geteuid() == 0 or current_user() == USER):
+        if directory is None and (os.geteuid() == 0 or current_user() in (USER, GATE_USER)):
             units = Path("/etc/systemd/system")
             home = Path("/var/lib/flhe") / name
             return cls(name, Path("/etc/flhe") / name, home, USER, units / UNIT)
@@ -65,6 +70,21 @@ class Layout:
     def node_key(self) -> Path:
         """Private key of the SuperNode."""
         return self.config / "node.key"
+
+    @property
+    def gate_user(self) -> str | None:
+        """User of the gate; None for the user who runs the command."""
+        return GATE_USER if self.user else None
+
+    @property
+    def gate_home(self) -> Path:
+        """Directory of the gate."""
+        return Path("/var/lib/flhe-gate") / self.name if self.user else self.config / "gate"
+
+    @property
+    def gate_certificate(self) -> Path:
+        """Certificate by which the SuperNode knows its gate; the key is beside it."""
+        return self.config / certificate.NAME
 
     @property
     def roster(self) -> Path:
