@@ -25,6 +25,7 @@ from flhe.command_group import (
 from flhe.errors import ConfigError
 from flhe.provision.federation.commands import federation as federation_commands
 from flhe.provision.key_commands import keys as key_commands
+from flhe.provision.site.commands import GATE, Anywhere, Longest
 from flhe.provision.site.commands import site as site_commands
 
 app = typer.Typer(
@@ -263,52 +264,50 @@ def open_model(
 @app.command(
     rich_help_panel=SITE,
     epilog=examples(
-        "flhe gate --home gate --site site-a.site --superlink coordinator.example:8000 "
-        "--root-certificates ca.crt --supernode-key site-a.key.pub"
+        "flhe gate --home gate --site a.card \\\n"
+        "--superlink coordinator.example:8000 --root-certificates ca.crt"
     ),
 )
 def gate(
     home: Annotated[Path, typer.Option(metavar="DIR", help="The gate's own directory.")],
-    site: Annotated[Path, typer.Option(metavar="FILE", help="This site's NAME.site.")],
+    site: Annotated[Path, typer.Option(metavar="FILE", help="Its NAME.card, or NAME.site.")],
     superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink.")],
     root_certificates: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CA certificates of the SuperLink.")
     ] = None,
     supernode_key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The SuperNode's public key: nobody else gets through."),
+        typer.Option(metavar="FILE", help="The SuperNode's public key. Default: the card's."),
     ] = None,
     listen: Annotated[
         str, typer.Option(metavar="ADDRESS:PORT", help="Where the SuperNode connects.")
-    ] = "127.0.0.1:9093",
+    ] = GATE,
     metrics: Annotated[
         str, typer.Option(help="Metrics whose means over sums may leave, by commas.")
     ] = "loss,accuracy,acc",
-    max_gigabytes: Annotated[
-        float, typer.Option(min=0.001, help="Size of the longest reply that may leave.")
-    ] = 4.0,
+    max_gigabytes: Longest = 4.0,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No TLS on either side: for trials.")
     ] = False,
-    anywhere: Annotated[
-        bool, typer.Option("--anywhere", help="Listen to other machines too.")
-    ] = False,
+    anywhere: Anywhere = False,
 ) -> None:
     """Let nothing leave this site but what flhe has sealed: a proxy before the SuperNode.
 
     Run it as a user of its own. It asks nothing of the app, the SuperNode or the server.
     """
-    from flhe.gate.run import Settings, serve
-
     if insecure == (root_certificates is not None):
         raise ConfigError(
             "name the SuperLink's CA certificates with --root-certificates FILE, or --insecure in a "
             "trial without TLS"
         )
+    from flhe.gate.policy import GatePolicy
+    from flhe.gate.run import Settings
+    from flhe.provision import gates
+
+    public, key = gates.site_of(site, supernode_key)
     names = tuple(name.strip() for name in metrics.split(",") if name.strip())
-    most = int(max_gigabytes * (1 << 30))
-    given = home, site, superlink, root_certificates, supernode_key, listen, names, most
-    serve(Settings(*given, plain=insecure, anywhere=anywhere), typer.echo)
+    policy = GatePolicy(public, names, int(max_gigabytes * (1 << 30)))
+    gates.run(Settings(home, policy, superlink, root_certificates, key, listen, anywhere))
 
 
 app.add_typer(site_commands, name="site", cls=Commands, rich_help_panel=SITE)

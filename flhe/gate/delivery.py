@@ -75,9 +75,10 @@ class Delivery:
         self, waiting: Waiting, message: Message, verdict: Verdict, headers: Headers
     ) -> Answer:
         node = waiting.request.node
-        content = () if verdict.tree is None else (verdict.tree.content,)
-        children = tuple(part.object_id for part in content if part is not None)
-        root = write("Message", children, message.SerializeToString(deterministic=True))
+        content = None if verdict.tree is None else verdict.tree.content
+        children = () if content is None else (content,)
+        ids = tuple(part.object_id for part in children)
+        root = write("Message", ids, message.SerializeToString(deterministic=True))
         named = object_id(root)
         announced = Message()
         announced.CopyFrom(message)
@@ -87,7 +88,7 @@ class Delivery:
         request = PushMessagesRequest(
             node=node,
             messages_list=[announced],
-            message_object_trees=[ObjectTree(object_id=named, children=content)],
+            message_object_trees=[ObjectTree(object_id=named, children=children)],
         )
         answer = self._post("push-messages", request, headers)
         if answer.status != DONE.status:

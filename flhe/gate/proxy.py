@@ -177,10 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_request(self, *_: object) -> None:
+    def log_message(self, *_: object) -> None:
         """Leave requests out of the log: `Gate` logs refusals."""
-
-    log_error = log_request
 
 
 class GateServer(ThreadingHTTPServer):

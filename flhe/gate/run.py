@@ -7,56 +7,52 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
-
 from flhe.errors import ConfigError
-from flhe.gate.certificate import NAME, server_context
+from flhe.gate import certificate
 from flhe.gate.delivery import Delivery
 from flhe.gate.ledger import Ledger
-from flhe.gate.policy import MAX_BYTES, GatePolicy
+from flhe.gate.policy import GatePolicy
 from flhe.gate.proxy import Gate, GateServer
 from flhe.gate.requests import Caller
 from flhe.gate.spool import Spool
 from flhe.gate.upstream import Upstream
-from flhe.keys.roster.enrolment import Enrolment
-from flhe.node.policy import METRICS
 from flhe.node.store import Store
-
-LISTEN = "127.0.0.1:9093"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a gate; see `flhe gate --help`."""
+    """Settings of a gate: its directory, its policy, its two sides.
+
+    `superlink` is HOST:PORT, and `root_certificates` verify it; without them both sides are plain, for
+    trials. `supernode` is the SuperNode's public key as PEM, or None for any caller. `keys` is the
+    directory of the gate's certificate: by default its own, where it is made if it is missing.
+    """
 
     home: Path
-    site: Path
+    policy: GatePolicy
     superlink: str
     root_certificates: Path | None
-    supernode_key: Path | None = None
-    listen: str = LISTEN
-    metrics: tuple[str, ...] = METRICS
-    max_bytes: int = MAX_BYTES
-    plain: bool = False
+    supernode: bytes | None
+    listen: str
     anywhere: bool = False
+    keys: Path | None = None
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve; raises ConfigError, StoreError: settings or files that cannot be used."""
     host, port = _listen(settings.listen, settings.anywhere)
-    policy = GatePolicy(_site(settings.site), settings.metrics, settings.max_bytes)
-    caller = Caller(None if settings.supernode_key is None else _key(settings.supernode_key))
     upstream = Upstream(settings.superlink, settings.root_certificates)
     store = Store(settings.home)
     with store.lock(timeout=5.0, name="gate-lock"):
-        context = None if settings.plain else server_context(store.root, host)
-        delivery = Delivery(policy, Ledger(store), upstream, store)
-        gate = Gate(delivery, caller, Spool(store.root / "spool"))
+        trust, context = "--insecure", None
+        if settings.root_certificates is not None:
+            if settings.keys is None:
+                certificate.make(store.root, host)
+            keys = settings.keys or store.root
+            trust = f"--root-certificates {keys / certificate.NAME}"
+            context = certificate.server_context(keys)
+        delivery = Delivery(settings.policy, Ledger(store), upstream, store)
+        gate = Gate(delivery, Caller(settings.supernode), Spool(store.root / "spool"))
         try:
             server = GateServer((host, port), gate, context)
         except OSError as error:
@@ -65,7 +61,6 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
             ) from None
         with server:
             at = f"{host}:{server.server_address[1]}"
-            trust = "--insecure" if settings.plain else f"--root-certificates {store.root / NAME}"
             say(f"The gate listens on {at}: flower-supernode --superlink {at} {trust}")
             server.serve_forever()
 
@@ -85,22 +80,3 @@ def _listen(address: str, anywhere: bool) -> tuple[str, int]:
             "a network of the site's own connects SuperNode and gate"
         )
     return host, int(port)
-
-
-def _site(path: Path) -> bytes:
-    try:
-        return Enrolment.from_bytes(path.read_bytes()).member.public
-    except OSError as error:
-        raise ConfigError(f"--site {path}: cannot be read ({error.strerror})") from None
-
-
-def _key(path: Path) -> bytes:
-    try:
-        key = load_ssh_public_key(path.read_bytes())
-    except (OSError, ValueError):
-        key = None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ConfigError(
-            f"--supernode-key {path}: must be the .pub file that ssh-keygen -t ecdsa wrote"
-        )
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import ssl
 import threading
 import time
@@ -15,6 +16,8 @@ from flwr.supercore.constant import VERSION_INCOMPATIBILITY_MESSAGE_METADATA_KEY
 
 from flhe.errors import ConfigError
 from flhe.gate.requests import PREFIX
+
+logger = logging.getLogger("flhe")
 
 MEDIA = "application/protobuf"
 PASSED = ("content-type", VERSION_INCOMPATIBILITY_MESSAGE_METADATA_KEY)
@@ -59,6 +62,7 @@ class Upstream:
                 self._context = ssl.create_default_context(cafile=str(root))
             except (OSError, ssl.SSLError):
                 raise ConfigError(f"{root}: cannot be read as CA certificates in PEM") from None
+        self._trouble = ""
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
 
@@ -71,8 +75,15 @@ class Upstream:
                 with suppress(ConnectionError):  # the SuperLink may have closed it meanwhile
                     return self._exchange(connection, name, body, headers)
             return self._exchange(self._connect(), name, body, headers)
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
+            self._say(getattr(error, "strerror", None) or type(error).__name__)
             return Answer(502)
+
+    def _say(self, why: str) -> None:
+        """Log why the SuperLink does not answer, once until it is another reason."""
+        if why != self._trouble:
+            logger.warning("the SuperLink %s:%d does not answer: %s", *self._at, why)
+        self._trouble = why
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._context is None:
@@ -101,7 +112,7 @@ class Upstream:
                 return Answer(502)
             response.close()
             passed = {n: v for n in PASSED if (v := response.getheader(n)) is not None}
-            kept = not response.will_close
+            kept, self._trouble = not response.will_close, ""
             return Answer(response.status, b"".join(parts), passed)
         finally:
             with self._lock:

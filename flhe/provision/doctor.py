@@ -13,6 +13,7 @@ from rich.text import Text
 from flhe.errors import FlheError
 from flhe.node.policy import Policy, allowed, listed, setting
 from flhe.provision.budgets import check_budget
+from flhe.provision.check_gate import check_gate
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
@@ -50,6 +51,8 @@ def examine(
         policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
         found += check_policy(policy)
         found += check_budget(policy)
+        if identity is not None:
+            found.append(check_gate(identity.public, policy.metrics))
     except FlheError as error:
         mend = "correct it in the node config; the node refuses every message until then"
         found.append(Check("policy", "fail", str(error), mend))

@@ -47,6 +47,12 @@ def check_point(point: bytes) -> None:
     ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), point)
 
 
+def pem(point: bytes) -> bytes:
+    """Return a public key as a SuperNode sends it."""
+    key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), point)
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
 def openssh(point: bytes) -> bytes:
     """Return a public key as `flwr supernode register` reads it."""
     key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), point)

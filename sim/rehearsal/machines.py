@@ -59,9 +59,8 @@ class SuperNode:
 
 @dataclass(slots=True)
 class Gate:
-    """One site's gate: its directory, its port, and its process."""
+    """One site's gate: its port, and its process."""
 
-    home: Path
     port: int
     process: subprocess.Popen[bytes]
 
@@ -147,7 +146,8 @@ class Machines:
         """Start a site's SuperNode, and its gate unless that runs."""
         if name not in self.gates:
             self.start_gate(name)
-        node, command = self.nodes[name], self._trust.start(name, free_port())
+        node, gate = self.nodes[name], f"127.0.0.1:{self.gates[name].port}"
+        command = self._trust.start(name, gate, free_port())
         node.log, node.taken = Tail(self.logs.path(name), new=True), False
         node.process = self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
         node.starts += 1
@@ -155,15 +155,11 @@ class Machines:
     def start_gate(self, name: str) -> None:
         """Start a site's gate, and wait until it listens; one that ran before keeps its port."""
         old = self.gates.get(name)
-        home, port = self._scratch / f"gate-{name}", free_port() if old is None else old.port
-        command = [script("flhe"), "gate", "--home", str(home), "--listen", f"127.0.0.1:{port}"]
-        command += ["--site", str(self._scratch / f"{name}.site")]
-        command += ["--superlink", f"127.0.0.1:{self.relay}"]
-        command += ["--root-certificates", str(self._trust.tls.authority)]
-        command += ["--supernode-key", str(self._trust.node_keys[name].public)]
+        port = free_port() if old is None else old.port
+        command = self._trust.gate(name, f"127.0.0.1:{port}")
         log = self.logs.path(f"gate-{name}")
         process = self._children.start(command, log=log, cwd=self._scratch)
-        self.gates[name] = Gate(home, port, process)
+        self.gates[name] = Gate(port, process)
         until = time.monotonic() + COMMAND_S * self._patience
         while not _listens(port):
             if process.poll() is not None or time.monotonic() > until:

@@ -64,9 +64,22 @@ class Trust:
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return key.private_numbers().private_value.to_bytes(48, "big")
 
-    def start(self, site: str, port: int) -> list[str]:
+    def gate(self, site: str, at: str) -> list[str]:
+        """The command that starts a site's gate, which listens at HOST:PORT."""
+        return [
+            script("flhe"),
+            "site",
+            "gate",
+            NAME,
+            "--dir",
+            f"{self.sites[site]}",
+            "--listen",
+            at,
+        ]
+
+    def start(self, site: str, gate: str, port: int) -> list[str]:
         """The command that starts a site's SuperNode."""
-        where = ("--dir", f"{self.sites[site]}", "--port", f"{port}")
+        where = ("--dir", f"{self.sites[site]}", "--gate", gate, "--port", f"{port}")
         return [script("flhe"), "site", "start", NAME, *where]
 
 

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from flhe.gate import certificate
 from flhe.packages import EXTRA_OF, NEWEST_FLOWER
 from flhe.provision import units
 from flhe.provision.federation.commands import superlink
 from flhe.provision.federation.office import Office, Terms
 from flhe.provision.site import start
+from flhe.provision.site.commands import GATE
 from flhe.provision.site.layout import Layout
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +27,11 @@ DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, Any] = COMPOSE["services"]
 SITES = ["site-a", "site-b", "site-c"]
+GATES = ["gate-a", "gate-b", "gate-c"]
 UNITS = {
     "superlink": "flower-superlink.service",
     **dict.fromkeys(SITES, "flower-supernode@.service"),
+    **dict.fromkeys(GATES, "flhe-gate@.service"),
 }
 GUIDE = (ROOT / "docs/how-to/run-in-containers.md").read_text(encoding="utf-8")
 
@@ -50,7 +54,7 @@ def words(service: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("name", UNITS)
 def test_a_service_runs_what_its_unit_runs(name: str, tmp_path: Path) -> None:
     service, text = SERVICES[name], units.read(UNITS[name])
-    if name in SITES:
+    if name in SITES + GATES:
         command = shlex.join(service["entrypoint"]).replace(" --dir /etc/flhe", "")
         assert f"/{command}\n".replace("cardio", "%i") in text
     else:
@@ -63,6 +67,21 @@ def test_a_service_runs_what_its_unit_runs(name: str, tmp_path: Path) -> None:
     theirs = " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)).replace("%i", "cardio")
     for key, value in (each.split("=") for each in theirs.split() if "UNBUFFERED" not in each):
         assert found[key] == value or key == "NUMBA_CACHE_DIR", key
+
+
+def test_a_supernode_reaches_its_gate_and_nothing_else() -> None:
+    """The gate's port and name are those of the SuperNode's settings and of the certificate."""
+    for site, gate in zip(SITES, GATES, strict=True):
+        assert SERVICES[site]["networks"] == [site]
+        assert COMPOSE["networks"][site] == {"internal": True}
+        networks = SERVICES[gate]["networks"]
+        assert networks == {"default": None, site: {"aliases": ["gate"]}}
+        assert SERVICES[gate]["volumes"][0] == SERVICES[site]["volumes"][0]
+        assert not set(SERVICES[gate]["volumes"][1:]) & set(SERVICES[site]["volumes"])
+        host, port = SERVICES[site]["environment"]["FLHE_GATE"].split(":")
+        assert host in certificate.NAMES
+        assert SERVICES[gate]["environment"]["FLHE_GATE"] == f"0.0.0.0:{port}"
+        assert GATE.endswith(f":{port}")
 
 
 @pytest.mark.parametrize("command", ["flower-superlink", "flower-supernode"])
@@ -98,7 +117,8 @@ def test_services_are_confined(name: str) -> None:
     assert not {"privileged", "user", "pid", "ipc", "cap_add", "devices"} & service.keys()
     for volume in service["volumes"]:
         source, target, *mode = volume.split(":")
-        assert target in ("/etc/flhe", "/var/lib/flhe", "/var/lib/flower", "/run/flhe-cardio")
+        states = "/var/lib/flhe", "/var/lib/flower", "/run/flhe-cardio", "/var/lib/flhe-gate"
+        assert target in ("/etc/flhe", *states)
         assert (mode == ["ro"]) == (target == "/etc/flhe")
         assert source.strip("./") in COMPOSE["volumes"] or source == f"/run/flhe-{name}" or mode
 

@@ -16,7 +16,7 @@ from flhe.node.policy import settings
 from flhe.node.settings import OWN
 from flhe.provision import units
 from flhe.provision.site import start
-from flhe.provision.site.layout import UNIT, USER, Layout
+from flhe.provision.site.layout import GATE_UNIT, GATE_USER, UNIT, USER, Layout
 from flhe.wire import codes
 
 ROOT = Path(__file__).parents[2]
@@ -92,9 +92,27 @@ def test_the_users_of_the_units_are_made() -> None:
     lines = [line for block in BLOCKS for line in block.splitlines()]
     assert any(line.startswith("useradd") and line.endswith(f" {superlink}") for line in lines)
     assert f"User={USER}\n" in units.read(UNIT)  # `flhe site init` makes it
+    assert f"User={GATE_USER}\n" in units.read(GATE_UNIT)
+    assert f"SupplementaryGroups={USER}\n" in units.read(GATE_UNIT)
+    assert USER != GATE_USER
 
 
-@pytest.mark.parametrize("unit", ["flower-superlink.service", "flower-supernode@.service"])
+def test_a_node_starts_its_gate_and_reaches_nothing_else() -> None:
+    lines = units.read(UNIT).splitlines()
+    assert {"IPAddressDeny=any", "IPAddressAllow=localhost"} <= set(lines)
+    gate = GATE_UNIT.replace("@", "@%i")
+    assert [line for line in lines if line.startswith("Wants=") and gate in line]
+    assert [line for line in lines if line.startswith("After=") and gate in line]
+    both = [set(units.read(name).splitlines()) for name in (UNIT, GATE_UNIT)]
+    assert [line for line in both[0] & both[1] if line.startswith("EnvironmentFile=")]
+    confined = {
+        line for line in both[0] if re.match("Protect|Restrict[A-Z]|Private|System|Lock", line)
+    }
+    assert confined <= both[1]
+    assert not [line for line in both[1] if line.startswith("IPAddress")]
+
+
+@pytest.mark.parametrize("unit", ["flower-superlink.service", UNIT, GATE_UNIT])
 def test_units_are_confined(unit: str, tmp_path: Path) -> None:
     lines = units.read(unit).splitlines()
     assert {"ProtectSystem=strict", "NoNewPrivileges=yes", "PrivateTmp=yes"} <= set(lines)

@@ -17,10 +17,14 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.common.serde import message_from_proto
 from flwr.common.serde_utils import metadata_to_proto
+from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
 from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
+from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.fleet_http_connection import http_request_response
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from flhe.gate import proxy
 from flhe.gate.delivery import Delivery
@@ -221,10 +225,10 @@ def process(home: Path, site: Path, port: int, at: int) -> Iterator[subprocess.P
     words = ["gate", "--home", str(home), "--site", str(site), "--insecure"]
     words += ["--superlink", f"127.0.0.1:{port}", "--listen", f"127.0.0.1:{at}"]
     command = [sys.executable, "-m", "flhe.cli", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as made:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as made:
         try:
-            assert made.stdout is not None
-            assert "listens" in made.stdout.readline()
+            assert made.stderr is not None
+            assert "listens" in made.stderr.readline()
             yield made
         finally:
             made.kill()
@@ -278,22 +282,22 @@ def test_a_request_without_a_signature_is_refused(link: SuperLink, up: GateServe
     assert not link.paths
 
 
-def test_another_caller_is_refused(
-    link: SuperLink, policy: GatePolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def register(port: int, keys: Any) -> None:
+    """One request of a SuperNode, without the client that ends its process on 401."""
+    signing = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(*keys)]
+    at = f"127.0.0.1:{port}", True, None
+    with FleetHttpClient.from_server_address(*at, interceptors=signing) as client:
+        client.RegisterNode(RegisterNodeFleetRequest(public_key=public_key_to_bytes(keys[1])))
+
+
+def test_another_caller_is_refused(link: SuperLink, policy: GatePolicy, tmp_path: Path) -> None:
     """A process of the same machine that is not the SuperNode reaches nothing."""
-    ended = list[object]()
-    monkeypatch.setattr("flwr.supercore.retry.http_retry.os.kill", lambda *a: ended.append(a))
-    monkeypatch.setattr("flwr.supercore.retry.http_retry.FORCE_EXIT_TIMEOUT_SECONDS", -1)
     pinned = public_key_to_bytes(KEYS[1])
     with gate(tmp_path / "gate", policy, link.port, pinned) as server:
-        with node(port_of(server)):
-            pass
-        seen = len(link.paths)
-        with pytest.raises(SystemExit), node(port_of(server), generate_key_pairs()):
-            pass
-    assert ended
-    assert len(link.paths) == seen
+        register(port_of(server), KEYS)
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            register(port_of(server), generate_key_pairs())
+    assert link.paths == ["register-node"]
 
 
 def test_an_id_that_did_not_come_down_does_not_go_up(

@@ -6,23 +6,28 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+from flhe.errors import ConfigError
+from flhe.gate import certificate
+from flhe.gate.policy import GatePolicy
 from flhe.keys.identity import Identity
 from flhe.keys.roster.pinned import load_pinned
 from flhe.keys.roster.roster import Member, Roster
-from flhe.node.policy import Policy, settings
+from flhe.node.policy import METRICS, Policy, settings
 from flhe.node.store import Store
-from flhe.provision import rosters, units
+from flhe.provision import gates, node_key, rosters, units
 from flhe.provision.federation.card import Card
 from flhe.provision.federation.office import Office
 from flhe.provision.federation.published import Published
 from flhe.provision.flower_config import parse
 from flhe.provision.site import node_file, start
-from flhe.provision.site.layout import UNIT, Layout
+from flhe.provision.site.commands import GATE
+from flhe.provision.site.layout import GATE_UNIT, UNIT, Layout
 from tests.deploy.test_shelf import key_files
 from tests.keys.agreement import sites
 from tests.provision.site import bad, good, run
@@ -101,9 +106,9 @@ def party(ready: Path, tmp_path: Path) -> Party:
 def test_the_doctor_finds_every_site_in_order(party: Party) -> None:
     for name in NAMES:
         layout = party.layout(name)
-        found = {check.name: check for check in start.examine(layout)}
+        found = {check.name: check for check in start.examine(layout, GATE)}
         failed = [check for check in found.values() if check.level == "fail"]
-        assert [check.name for check in failed] == ["tls"]  # no SuperLink runs here
+        assert [check.name for check in failed] == ["tls"]  # no gate runs here
         assert f"{name}, one of 3" in found["member"].says
         config = parse(str(layout.settings))
         roster = load_pinned(layout.roster, str(config["flhe-roster-hash"]))
@@ -138,13 +143,17 @@ def test_the_node_starts_with_exactly_these_files(
     began: list[list[str]] = []
     monkeypatch.setattr(start, "become", lambda words, env: began.append(words))
     where = ("site", "start", "cardio", "--dir", party.tmp / "site-a")
-    assert run(*where).exit_code == 1  # the SuperLink cannot be reached
+    monkeypatch.setattr(start, "GATE_S", 0.0)
+    refused = run(*where)
+    assert refused.exit_code == 1  # the gate cannot be reached
+    assert "flhe site gate cardio" in refused.stdout
     monkeypatch.setattr("flhe.provision.doctor.check_tls", lambda *_: start.Check("tls", "ok", ""))
     assert not began
     good(*where)
     said = _parse_args_run_supernode().parse_args(began[0][1:])
     layout = party.layout("site-a")
-    assert said.superlink == "localhost:8000"
+    assert said.superlink == GATE
+    assert said.root_certificates == str(layout.gate_certificate)
     assert said.node_config == str(layout.settings)
     assert said.trusted_entities == layout.reviewers
     assert said.auth_supernode_private_key == str(layout.node_key)
@@ -220,9 +229,29 @@ def test_a_system_has_its_own_places() -> None:
     if os.geteuid() == 0:
         found = Layout.of("cardio")
         assert (found.config, found.home, found.user) == (here.config, here.home, "flhe")
-    unit = units.read(UNIT)
-    assert "flhe site start %i --foreground" in unit
-    assert "@BIN@" not in unit
+    for name, command in ((UNIT, "start %i --foreground"), (GATE_UNIT, "gate %i")):
+        unit = units.read(name)
+        assert f"flhe site {command}\n" in unit
+        assert "@BIN@" not in unit
+
+
+def test_the_gate_has_the_sites_own_settings(party: Party) -> None:
+    layout = party.layout("site-a")
+    _, card = layout.card()
+    found = gates.of_layout(layout, None, GATE, 1 << 20, anywhere=False)
+    assert found.policy == GatePolicy(card.public, METRICS, 1 << 20)
+    assert (found.superlink, found.root_certificates) == ("localhost:8000", layout.authority)
+    assert found.supernode == node_key.pem(card.node_key)
+    assert (found.home, found.keys) == (layout.config / "gate", layout.config)
+    certificate.server_context(layout.config)
+    text = layout.settings.read_text().replace("# flhe-metrics = ", 'flhe-metrics = "auc" # ')
+    layout.settings.write_text(text)
+    assert gates.of_layout(layout, None, GATE, 1, anywhere=False).policy.metrics == ("auc",)
+    with pytest.raises(ConfigError, match="expected user flhe-gate"):
+        gates.of_layout(replace(layout, user="flhe"), None, GATE, 1, anywhere=False)
+    layout.joined.unlink()
+    with pytest.raises(ConfigError, match="has not joined"):
+        gates.of_layout(layout, None, GATE, 1, anywhere=False)
 
 
 # --- refusals ---
@@ -316,20 +345,23 @@ def test_a_key_is_rotated_and_the_old_one_works_until_then(party: Party) -> None
     assert "nothing was written" in bad("site", "rotate", *where)
     good("site", "rotate", *where, "--yes")
     assert "under way" in bad("site", "rotate", *where, "--yes")
-    new = Card.read(party.card("site-b")).public
+    card = layout.rotated / "site-b.card"
+    new = Card.read(card).public
     party.join("site-b")  # the old key, which the file lists
+    assert Card.read(party.card("site-b")).public == old  # the gate's
     assert Store(Path(str(parse(f"{layout.settings}")["flhe-home"]))).identity().public == old
-    assert "site-b" in run("federation", "add", party.desk, party.card("site-b")).stderr
-    party.add("site-b")
+    assert "site-b" in run("federation", "add", party.desk, card).stderr
+    good("federation", "add", party.desk, card, "--yes")
     roster = party.publish().roster
     assert (roster.name(new), roster.revoked) == ("site-b", (old,))
     assert "the old one is revoked" in run(*party.words("site-a")).stderr
     party.join(*NAMES)
     after = party.layout("site-b")
     assert (Store(after.home).identity().public, after.next_home()) == (new, None)
+    assert (Card.read(party.card("site-b")).public, layout.rotated.exists()) == (new, False)
     assert Store(layout.home).identity().public == old  # models that it sealed open with it
     assert (after.home.stat().st_mode & 0o777) == 0o700
-    checks = {check.name: check.level for check in start.examine(after)}
+    checks = {check.name: check.level for check in start.examine(after, GATE)}
     assert {checks["member"], checks["roster hash"]} == {"ok"}
 
 

@@ -67,5 +67,5 @@ coordinator's key  {public.hex()}
 {told}
 Sites send you their cards: flhe federation add {root} SITE.card ...
 Bounds of the roster are in {office.settings}. Back the directory up; {root}/state is its key."""
-    said = {"name": terms.name, "directory": root, "key": public, "words": " ".join(words)}
-    return Answer({**said, "own_authority": given is None}, text)
+    facts = {"name": terms.name, "directory": root, "key": public, "words": " ".join(words)}
+    return Answer({**facts, "own_authority": given is None}, text)

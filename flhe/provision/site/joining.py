@@ -9,6 +9,7 @@ without a question.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -25,7 +26,6 @@ from flhe.provision.federation import reviewers
 from flhe.provision.federation.published import Published, difference
 from flhe.provision.site import node_file
 from flhe.provision.site.layout import Layout
-from flhe.wire import files
 
 
 def join(layout: Layout, file: Published, roster_hash: str) -> Answer:
@@ -167,4 +167,6 @@ def _write(layout: Layout, file: Published, home: Path) -> None:
     layout.write(layout.settings, text.encode())
     layout.write(layout.joined, file.to_bytes())
     if home != layout.home:
-        files.drop(layout.rotated)
+        path, _ = layout.card()
+        layout.write(path, (layout.rotated / path.name).read_bytes())
+        shutil.rmtree(layout.rotated)

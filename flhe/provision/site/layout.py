@@ -2,8 +2,10 @@
 
     /etc/flhe/NAME   0750 root:flhe    node.toml  node.key  SITE.card  and what `site join` writes
     /var/lib/flhe/NAME   0700 flhe     the state directory: identity, journals, budget
+    /var/lib/flhe-gate/NAME   0700 flhe-gate   the gate's directory
 
-Where root owns the settings, the app that runs as `flhe` cannot change them.
+Where root owns the settings, the app that runs as `flhe` cannot change them, and what runs as `flhe`
+reads nothing of the gate's.
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flhe.errors import ConfigError
+from flhe.gate import certificate
 from flhe.provision.federation.card import Card
 from flhe.provision.flower_config import parse
 from flhe.wire import files
 
 USER = "flhe"
 """User of a system's SuperNodes."""
-UNIT = "flower-supernode@.service"
+GATE_USER = "flhe-gate"
+"""User of a system's gates."""
+UNIT, GATE_UNIT = "flower-supernode@.service", "flhe-gate@.service"
 CARD = ".card"
 
 
@@ -47,7 +52,7 @@ class Layout:
 
         The default is the system's for root and for the node's user, and otherwise a user's own.
         """
-        if directory is None and (os.geteuid() == 0 or current_user() == USER):
+        if directory is None and (os.geteuid() == 0 or current_user() in (USER, GATE_USER)):
             units = Path("/etc/systemd/system")
             at = Path("/etc/flhe") / name
             layout = cls(name, at, Path("/var/lib/flhe") / name, USER, units / UNIT)
@@ -67,6 +72,21 @@ class Layout:
     def node_key(self) -> Path:
         """Private key of the SuperNode."""
         return self.config / "node.key"
+
+    @property
+    def gate_user(self) -> str | None:
+        """User of the gate; None for the user who runs the command."""
+        return GATE_USER if self.user else None
+
+    @property
+    def gate_home(self) -> Path:
+        """Directory of the gate."""
+        return Path("/var/lib/flhe-gate") / self.name if self.user else self.config / "gate"
+
+    @property
+    def gate_certificate(self) -> Path:
+        """Certificate by which the SuperNode knows its gate; the key is beside it."""
+        return self.config / certificate.NAME
 
     @property
     def roster(self) -> Path:
@@ -90,14 +110,13 @@ class Layout:
 
     @property
     def rotated(self) -> Path:
-        """File that names the state directory of the key that takes this one's place."""
-        return self.config / "next-home"
+        """Directory of `site rotate`, until the site joins with the other key: its card, its home."""
+        return self.config / "rotated"
 
     def next_home(self) -> Path | None:
         """Return the state directory that `site rotate` made, until the site joins with it."""
-        if not self.rotated.exists():
-            return None
-        return Path(self.rotated.read_text(encoding="utf-8"))
+        path = self.rotated / "home"
+        return Path(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def new_home(self) -> Path:
         """Return a state directory for another identity; it does not exist yet."""
@@ -113,6 +132,13 @@ class Layout:
                 f"make it with `flhe site init {self.name} --name SITE`"
             )
         return found[0], Card.read(found[0])
+
+    def make_config(self, path: Path) -> None:
+        """Make a directory of settings: the node reads it, and only its owner changes it."""
+        files.make_private(path)
+        if self.user is not None:
+            os.chown(path, 0, pwd.getpwnam(self.user).pw_gid)
+            path.chmod(0o750)
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file of the config directory that the node reads and only its owner changes."""

@@ -12,17 +12,17 @@ from flhe.node.store import Store
 from flhe.provision import sites
 from flhe.provision.confirm import confirm
 from flhe.provision.federation.card import Card
-from flhe.provision.site.layout import Layout
+from flhe.provision.site.layout import CARD, Layout
 
 
 def rotate(layout: Layout, *, yes: bool) -> Answer:
-    """Make the identity and replace the card.
+    """Make the identity and another card.
 
-    The directory in use stays unchanged: its key works until this site joins a roster that lists
-    the other. Raises ConfigError: the site is not set up, a rotation is under way, or an answer of
-    no.
+    The key in use works until this site joins a roster that lists the other. Raises ConfigError: the
+    site is not set up, a rotation is under way, or an answer of no.
     """
-    path, card = layout.card()
+    _, card = layout.card()
+    path = layout.rotated / f"{card.name}{CARD}"
     if (pending := layout.next_home()) is not None:
         raise ConfigError(
             f"a rotation is under way, to {pending}: send {path} to the coordinator, and join the "
@@ -36,8 +36,9 @@ def rotate(layout: Layout, *, yes: bool) -> Answer:
         with layout.as_user():
             old, new = sites.existing(layout.home), Store(home).identity()
         enrolment = Enrolment.make(card.name, new, old)
-        layout.write(layout.rotated, f"{home}".encode())
+        layout.make_config(layout.rotated)
         layout.write(path, Card.make(enrolment, card.node_key, new).to_bytes())
+        layout.write(layout.rotated / "home", f"{home}".encode())
     finally:
         os.umask(before)
     words = fingerprint.lines(new.public)

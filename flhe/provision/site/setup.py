@@ -7,6 +7,7 @@ import pwd
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from flhe.answer import Answer, notes
 from flhe.errors import ConfigError, StoreError
+from flhe.gate import certificate
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.node.store import Store
@@ -21,7 +23,7 @@ from flhe.provision import node_key, units
 from flhe.provision.confirm import confirm
 from flhe.provision.federation.card import Card
 from flhe.provision.site import node_file
-from flhe.provision.site.layout import CARD, UNIT, Layout
+from flhe.provision.site.layout import CARD, GATE_UNIT, UNIT, Layout
 from flhe.wire import files
 
 _USERADD = "useradd --system --create-home --shell /usr/sbin/nologin --home-dir"
@@ -70,9 +72,11 @@ def plan(layout: Layout, site: str) -> list[Step]:
     owner, card = layout.user or "you", layout.config / f"{site}{CARD}"
     readers = f"0640, root and {owner}" if layout.user else "0600, you"
     steps = []
-    if layout.user and not _exists(layout.user):
-        make = f"{_USERADD} {layout.home.parent} {layout.user}"
-        steps.append(Step("user of the node", layout.user, "no login", lambda: _run(make)))
+    users = (("node", layout.user, layout.home), ("gate", layout.gate_user, layout.gate_home))
+    for what, user, home in users:
+        if user and not _exists(user):
+            make = partial(_run, f"{_USERADD} {home.parent} {user}")
+            steps.append(Step(f"user of the {what}", user, "no login", make))
     if not layout.config.is_dir():
         access = f"0750, root and {owner}" if layout.user else "0700, you"
         where = f"{layout.config}"
@@ -83,12 +87,18 @@ def plan(layout: Layout, site: str) -> list[Step]:
     if not layout.node_key.exists():
         where = f"{layout.node_key}"
         steps.append(Step("SuperNode's key", where, f"0600, {owner}", lambda: _node_key(layout)))
+    if not layout.gate_certificate.exists():
+        where, keeper = f"{layout.gate_certificate}", layout.gate_user or "you"
+        access = f"its key 0600, {keeper}"
+        steps.append(Step("gate's certificate", where, access, lambda: _gate(layout)))
     if not layout.settings.exists():
         text = node_file.render(layout.home, layout.roster).encode()
         write = lambda: layout.write(layout.settings, text)  # noqa: E731
         steps.append(Step("settings", f"{layout.settings}", readers, write))
-    if layout.unit and not layout.unit.exists():
-        steps.append(Step("systemd unit", f"{layout.unit}", "0644", lambda: _unit(layout)))
+    for name in (GATE_UNIT, UNIT):
+        unit = layout.unit and layout.unit.with_name(name)
+        if unit and not unit.exists():
+            steps.append(Step("systemd unit", f"{unit}", "0644", partial(_unit, unit)))
     if not card.exists():
         make_card = lambda: _card(layout, site, card)  # noqa: E731
         steps.append(Step("card for the coordinator", f"{card}", readers, make_card))
@@ -114,11 +124,9 @@ def _run(command: str) -> None:
 
 def _directory(layout: Layout) -> None:
     layout.config.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    files.make_private(layout.config)
     if layout.user:
         layout.config.parent.chmod(0o755)  # the node's user passes through it
-        os.chown(layout.config, 0, pwd.getpwnam(layout.user).pw_gid)
-        layout.config.chmod(0o750)
+    layout.make_config(layout.config)
 
 
 def _identity(layout: Layout) -> None:
@@ -133,13 +141,20 @@ def _node_key(layout: Layout) -> None:
         os.chown(layout.node_key, entry.pw_uid, entry.pw_gid)
 
 
-def _unit(layout: Layout) -> None:
-    assert layout.unit is not None
+def _gate(layout: Layout) -> None:
+    certificate.make(layout.config)
+    layout.write(layout.gate_certificate, layout.gate_certificate.read_bytes())
+    if layout.user and layout.gate_user:
+        gate = pwd.getpwnam(layout.gate_user)
+        os.chown(layout.config / certificate.KEY, gate.pw_uid, gate.pw_gid)
+
+
+def _unit(path: Path) -> None:
     try:
-        layout.unit.write_text(units.read(UNIT), encoding="utf-8")
-        layout.unit.chmod(0o644)
+        path.write_text(units.read(path.name), encoding="utf-8")
+        path.chmod(0o644)
     except OSError as error:
-        raise StoreError(f"{layout.unit}: cannot be written ({error.strerror})") from None
+        raise StoreError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def _card(layout: Layout, site: str, path: Path) -> None:

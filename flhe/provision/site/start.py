@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from flhe.answer import Answer, notes
@@ -17,12 +20,17 @@ from flhe.provision.site.layout import Layout
 
 FIRST_PORT, PORTS = 9094, 100
 """Ports on 127.0.0.1 for a SuperNode's own processes: the first that is free."""
+GATE_S = 10.0
+"""Seconds in which the gate must listen."""
 FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
-def examine(layout: Layout) -> list[Check]:
-    """Return the checks of a site's node, with the SuperLink that it will use."""
-    return doctor.examine(parse(f"{layout.settings}"), joined(layout).address, layout.authority)
+def examine(layout: Layout, gate: str) -> list[Check]:
+    """Return the checks of a site's node, and of its way out: the site's gate at HOST:PORT."""
+    joined(layout)
+    found = doctor.examine(parse(f"{layout.settings}"), gate, layout.gate_certificate)
+    mend = f"start this site's gate first: flhe site gate {layout.name}"
+    return [replace(c, mend=mend) if (c.name, c.level) == ("tls", "fail") else c for c in found]
 
 
 def joined(layout: Layout) -> Published:
@@ -35,18 +43,18 @@ def joined(layout: Layout) -> Published:
     return Published.read(layout.joined)
 
 
-def command(layout: Layout, port: int) -> list[str]:
+def command(layout: Layout, gate: str, port: int) -> list[str]:
     """Return the command line of the SuperNode."""
     script = Path(sys.executable).parent / "flower-supernode"
-    said = options(layout, joined(layout).address, port)
+    said = options(layout, gate, port)
     return [f"{script}", *(f"{word}" for pair in said.items() for word in pair)]
 
 
-def options(layout: Layout, superlink: str, port: int) -> dict[str, object]:
-    """Return the options of `flower-supernode`: TLS, a key, reviewed apps only, these settings."""
+def options(layout: Layout, gate: str, port: int) -> dict[str, object]:
+    """Return the options of `flower-supernode`: the gate, a key, reviewed apps only, these settings."""
     return {
-        "--superlink": superlink,
-        "--root-certificates": layout.authority,
+        "--superlink": gate,
+        "--root-certificates": layout.gate_certificate,
         "--auth-supernode-private-key": layout.node_key,
         "--trusted-entities": layout.reviewers,
         "--host": "127.0.0.1",
@@ -55,7 +63,7 @@ def options(layout: Layout, superlink: str, port: int) -> dict[str, object]:
     }
 
 
-def start(layout: Layout, *, foreground: bool, port: int = 0) -> Answer:
+def start(layout: Layout, gate: str, port: int, *, foreground: bool) -> Answer:
     """Check the node and replace this process by its SuperNode, if the checks find no failure.
 
     Where a systemd unit is installed, the answer has the command that starts it, unless
@@ -70,14 +78,26 @@ def start(layout: Layout, *, foreground: bool, port: int = 0) -> Answer:
             {"command": line, "log": log}, f"Start the node as a service:\n   {line}\n   {log}"
         )
     layout.check_user("site start --foreground")
-    found = examine(layout)
+    _await(gate)
+    found = examine(layout, gate)
     if any(check.level == "fail" for check in found):
         return Answer(found, *doctor.lines(found), failed=True)
     out = notes()
-    for each in doctor.lines(found):
-        out.print(each)
-    become(command(layout, port or free_port()), {**FLOWER, "FLWR_HOME": f"{layout.home}-flower"})
+    for check in doctor.lines(found):
+        out.print(check)
+    words = command(layout, gate, port or free_port())
+    become(words, {**FLOWER, "FLWR_HOME": f"{layout.home}-flower"})
     return Answer(found)
+
+
+def _await(gate: str) -> None:
+    """Wait until the gate listens, for GATE_S seconds: a service starts it a moment before."""
+    host, _, port = gate.rpartition(":")
+    until = time.monotonic() + GATE_S
+    while time.monotonic() < until:
+        with suppress(OSError, ValueError), socket.create_connection((host, int(port)), 1.0):
+            return
+        time.sleep(0.2)
 
 
 def become(words: list[str], defaults: dict[str, str]) -> None:
