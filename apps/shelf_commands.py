@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flhe.answer import Answer, Exact, notes
+from flhe.answer import Answer, notes
 from flhe.command_group import Commands, examples
 
 app = typer.Typer(
@@ -32,18 +32,6 @@ def sign(
     shelf.add_signature(fab, private, int(time.time()))
     signer = key_id(private.public_key())
     return Answer({"file": fab, "key": signer}, f"{fab}: signed by {signer}")
-
-
-@app.command(epilog=examples("flhe shelf trust reviewer.pub > trusted.yaml"))
-def trust(
-    publics: Annotated[list[Path], typer.Argument(help="Reviewers' public keys, of OpenSSH.")],
-) -> Answer:
-    """Print the file for a SuperNode's --trusted-entities."""
-    from flhe.provision.federation.reviewers import read_public, trusted_entities
-
-    trusted = trusted_entities([read_public(path) for path in publics])
-    lines = (f"{signer}: '{public}'" for signer, public in trusted.items())
-    return Answer(trusted, Exact("\n".join(lines)))
 
 
 @app.command(epilog=examples("flhe shelf serve apps --port 8081"))

@@ -195,7 +195,7 @@ def test_init_shows_its_plan_and_repeats_nothing(tmp_path: Path) -> None:
     shown = run(*words, "--yes")
     assert "identity" in shown.stderr
     before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
-    assert "Nothing was missing" in good(*words, "--yes")
+    assert "set up already" in bad(*words, "--yes")
     assert all(path.read_bytes() == data for path, data in before.items())
     other = ("site", "init", "cardio", "--name", "site-b", "--dir", tmp_path / "a", "--yes")
     assert "is site-a there" in bad(*other)
@@ -433,5 +433,6 @@ def test_publish_needs_three_sites_and_a_directory_is_founded_once(tmp_path: Pat
 
 def test_an_identity_is_never_made_twice(party: Party) -> None:
     seed = (party.layout("site-a").home / "identity.key").read_bytes()
+    party.card("site-a").unlink()
     party.init("site-a")
     assert Identity(seed).public == Card.read(party.card("site-a")).public

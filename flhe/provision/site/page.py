@@ -45,15 +45,15 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _FACTS = ("state", "superlink", "last_round", "last_request", "budget", "bytes_out", "requests")
-_HASHES = ("roster_words", "last_result", "key")
+_COMPARED = ("roster_words", "last_result")
 
 
 def render(state: Mapping[str, Any]) -> str:
     """Return the page of a `state_of`; each value is escaped, for a server chose some."""
     facts = "".join(_fact(name, state[name]) for name in _FACTS if name in state)
     bad = "bad" if state["refusals"] else ""
-    facts += _fact("refusals", state["refusals"], bad)
-    compare = "".join(_fact(name, state[name], code=True) for name in _HASHES if name in state)
+    facts += _fact("refusals", state["refusals"], bad) + _fact("key", state["key"], code=True)
+    compare = "".join(_fact(name, state[name], code=True) for name in _COMPARED if name in state)
     title = f"{escape(state['site'])} in {escape(state['federation'])}"
     sites = [{"site": s["name"], "key": s["key"]} for s in state.get("roster", {}).get("sites", ())]
     return f"""<!doctype html>
@@ -118,7 +118,7 @@ def server(
 
 
 def _fact(name: str, value: object, kind: str = "", *, code: bool = False) -> str:
-    shown = escape(_text(value))
+    shown = escape(_text(name, value))
     shown = f"<code>{shown}</code>" if code else shown
     return f'<div><dt>{name.replace("_", " ")}</dt><dd class="{kind}">{shown}</dd></div>'
 
@@ -129,13 +129,13 @@ def _table(title: str, rows: Iterable[Mapping[str, Any]], none: str) -> str:
         return f"<h2>{title}</h2><p>{none}</p>"
     head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in listed[0])
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_text(value))}</td>" for value in row.values()) + "</tr>"
+        "<tr>" + "".join(f"<td>{escape(_text(*cell))}</td>" for cell in row.items()) + "</tr>"
         for row in listed
     )
     return f"<h2>{title}</h2><div><table><tr>{head}</tr>{body}</table></div>"
 
 
-def _text(value: object) -> str:
+def _text(name: str, value: object) -> str:
     if isinstance(value, bytes):
         return value.hex()
-    return f"{value:,}" if type(value) is int else f"{value}"
+    return f"{value:,}" if name == "bytes_out" else f"{value}"

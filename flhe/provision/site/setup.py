@@ -42,8 +42,8 @@ class Step:
 def init(layout: Layout, site: str, *, yes: bool) -> Answer:
     """Make the files that are missing, once the plan is confirmed; existing ones stay as they are.
 
-    Raises ConfigError: an invalid name, a card of another name, or an answer of no; StoreError: a
-    directory that is open to others.
+    Raises ConfigError: nothing is missing, an invalid name, a card of another name, or an answer of
+    no; StoreError: a directory that is open to others.
     """
     found = sorted(layout.config.glob(f"*{CARD}")) if layout.config.is_dir() else []
     if [path for path in found if path.name != site + CARD]:
@@ -54,10 +54,14 @@ def init(layout: Layout, site: str, *, yes: bool) -> Answer:
     if layout.config.is_dir() and not layout.user:
         files.make_private(layout.config, f"{layout.config}")
     steps = plan(layout, site)
-    if steps:
-        notes().print(_table(steps))
-        if not yes:
-            confirm("Make these?", "--yes")
+    if not steps:
+        raise ConfigError(
+            f"{layout.config}: {site} is set up already, and nothing was written; look at it with "
+            f"`flhe site status {layout.name}`"
+        )
+    notes().print(_table(steps))
+    if not yes:
+        confirm("Make these?", "--yes")
     before = os.umask(0o077)
     try:
         for step in steps:
@@ -178,8 +182,7 @@ def _answer(layout: Layout, steps: list[Step]) -> Answer:
     path, card = layout.card()
     words = fingerprint.lines(card.public)
     told = "".join(f"      {line}\n" for line in words)
-    done = "Nothing was missing." if not steps else f"{len(steps)} things made."
-    text = f"""{done}
+    text = f"""{len(steps)} things made.
 
 key  {card.public.hex()}
 {told}

@@ -104,8 +104,14 @@ def _of_store(layout: Layout) -> dict[str, Any]:
 
 def _round(entry: Entry) -> dict[str, Any]:
     result = "" if entry.result is None else entry.result.hex()
-    said = {"time": entry.when, "run": f"{entry.run}", "round": entry.round, "answer": entry.answer}
-    return {**said, "bytes_out": entry.bytes_out, "seconds": entry.seconds, "result": result}
+    sent = {"bytes_out": entry.bytes_out, "seconds": entry.seconds, "answer": entry.answer}
+    return {
+        "round": entry.round,
+        "time": entry.when,
+        "result": result,
+        **sent,
+        "run": f"{entry.run}",
+    }
 
 
 def _refusal(entry: Entry) -> dict[str, Any]:
