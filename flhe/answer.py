@@ -31,6 +31,10 @@ UNLIMITED = 1000
 """Columns of a file or a pipe: lines are not wrapped there."""
 
 
+class Exact(str):
+    """Text for another program: its lines are never wrapped."""
+
+
 class Answer:
     """Result of a command.
 
@@ -121,7 +125,7 @@ def _print(console: Console, shown: RenderableType) -> None:
         console.print(shown)
         return
     for line in shown.splitlines():
-        whole = line.startswith(" ") or not console.is_terminal
+        whole = isinstance(shown, Exact) or line.startswith(" ") or not console.is_terminal
         console.print(Text(line), soft_wrap=whole)
 
 
