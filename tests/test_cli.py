@@ -44,7 +44,7 @@ def test_every_command_answers_to_h() -> None:
 
 @pytest.mark.parametrize(
     ("slip", "meant"),
-    [(["rnu"], "'run'"), (["roster", "shwo"], "'show'"), (["run", "--nodse"], "'--nodes'")],
+    [(["rnu"], "'run'"), (["site", "jion"], "'join'"), (["run", "--nodse"], "'--nodes'")],
 )
 def test_a_slip_is_answered_with_one_suggestion(slip: list[str], meant: str) -> None:
     result = CliRunner().invoke(app, slip)

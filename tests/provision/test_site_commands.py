@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from flhe.provision.federation.card import Card
 from flhe.provision.federation.office import Office
 from flhe.provision.federation.published import Published
 from flhe.provision.flower_config import parse
-from flhe.provision.site import node_file, start
+from flhe.provision.site import node_file, rotation, setup, start, status
 from flhe.provision.site.commands import GATE
 from flhe.provision.site.layout import GATE_UNIT, UNIT, Layout
 from tests.deploy.test_shelf import key_files
@@ -199,6 +201,46 @@ def test_init_shows_its_plan_and_repeats_nothing(tmp_path: Path) -> None:
     assert all(path.read_bytes() == data for path, data in before.items())
     other = ("site", "init", "cardio", "--name", "site-b", "--dir", tmp_path / "a", "--yes")
     assert "is site-a there" in bad(*other)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sets up a system")
+def test_root_owns_the_settings_and_the_nodes_user_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nobody = pwd.getpwnam("nobody")
+    monkeypatch.setattr("flhe.provision.site.layout.GATE_USER", nobody.pw_name)
+    with tempfile.TemporaryDirectory() as scratch:  # which the user reaches, unlike pytest's
+        base = Path(scratch)
+        base.chmod(0o755)
+        (base / "var").mkdir()
+        os.chown(base / "var", nobody.pw_uid, nobody.pw_gid)
+        unit = base / UNIT
+        layout = Layout("cardio", base / "etc" / "cardio", base / "var" / "cardio", "nobody", unit)
+        setup.init(layout, "site-a", yes=True)
+        owners = {
+            layout.config: (0, 0o750),
+            layout.settings: (0, 0o640),
+            layout.card()[0]: (0, 0o640),
+            layout.node_key: (nobody.pw_uid, 0o600),
+            layout.config / certificate.KEY: (nobody.pw_uid, 0o600),
+            layout.home: (nobody.pw_uid, 0o700),
+            layout.home / "identity.key": (nobody.pw_uid, 0o600),
+            unit: (0, 0o644),
+            unit.with_name(GATE_UNIT): (0, 0o644),
+        }
+        for path, (owner, mode) in owners.items():
+            found = path.stat()
+            assert (found.st_uid, found.st_mode & 0o777) == (owner, mode), path
+        with pytest.raises(ConfigError, match="set up already"):
+            setup.init(layout, "site-a", yes=True)
+        with pytest.raises(ConfigError, match="expected user nobody"):
+            status.serve(layout, 0)
+        assert status.state_of(layout)["site"] == "site-a"
+        rotation.rotate(layout, yes=True)
+        home = layout.next_home()
+        assert home is not None
+        assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (nobody.pw_uid, 0o700)
+    assert os.geteuid() == 0
 
 
 def test_every_setting_is_in_the_file_with_its_default(tmp_path: Path) -> None:

@@ -22,8 +22,10 @@ HOST = "127.0.0.1"
 RELOAD_S, PATIENCE_S = 15, 5.0
 """Seconds between two looks of the browser, and longest wait for a request."""
 STYLE = """
-:root { color-scheme: light dark; --dim: #57606a; --line: #d0d7de; --bad: #b42318; }
-@media (prefers-color-scheme: dark) { :root { --dim: #9aa4af; --line: #3a424b; --bad: #ff8a7a; } }
+:root { color-scheme: light dark; --dim: rgb(87 96 106); --line: rgb(208 215 222);
+  --bad: rgb(180 35 24); }
+@media (prefers-color-scheme: dark) { :root { --dim: rgb(154 164 175);
+  --line: rgb(58 66 75); --bad: rgb(255 138 122); } }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 66rem; }
 h1 { font-size: 1.4rem; margin: .5rem 0; } h2 { font-size: 1.1rem; margin: 1.5rem 0 .5rem; }
 p, dt, th { color: var(--dim); } dl { display: grid; gap: .75rem 1.5rem; margin: 1rem 0;
