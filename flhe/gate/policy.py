@@ -58,7 +58,7 @@ FIELDS: dict[str, dict[str, Check]] = {
         "promise": _data(MAX_BOX),
         "resent": _FLAG,
         "round": _whole(-1, 1 << 32),
-        "shares": _listed(_data(1 << 16)),
+        "shares": _listed(_data(1 << 16, 0)),  # a member has none for itself
         "signature": _data(1024),
         outgoing.FIELD: _data(64, 64),
         "step": lambda value: value in _STEPS,

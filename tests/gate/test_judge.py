@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flhe.gate.judge import REASONS
 from flhe.gate.objects import object_id, write
-from flhe.gate.policy import GatePolicy
+from flhe.gate.policy import FIELDS, GatePolicy
 from flhe.keys.identity import Identity
 from flhe.mods import records
 from tests.fuzz.mutations import blind
@@ -274,3 +274,12 @@ def test_no_record_of_an_apps_own_passes(
     except ValueError:  # Flower refuses it first
         return
     assert found.verdict(policy).tree is None
+
+
+def test_a_member_of_masking_keys_has_no_share_for_itself() -> None:
+    """SASH's reply has a share for each member, empty at its own rank."""
+    check = FIELDS[records.REPLY]["shares"]
+    assert check([b"", bytes(40), bytes(40)])
+    assert check([])
+    assert not check([bytes((1 << 16) + 1)])
+    assert not check(["a share"])
