@@ -126,6 +126,7 @@ def superlink(node: int, context: ssl.SSLContext | None = None) -> Iterator[Supe
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 30
+        wbufsize, disable_nagle_algorithm = -1, True
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
