@@ -225,7 +225,7 @@ def test_json_with_spaces_does_not_pass(policy: GatePolicy, pushed: dict[str, Pu
 def test_an_app_that_takes_the_identity_passes(policy: GatePolicy, seen: Seen, place: Path) -> None:
     """It signs an update in clear as if it were ciphertext; docs/gate.md says so."""
     asked, reply = seen["status"]
-    made = RecordDict(dict(reply.content))
+    made = RecordDict({name: copy.deepcopy(record) for name, record in reply.content.items()})
     array = Array("uint8", (16,), records.SEALED, PLANTED.tobytes())
     made[records.UPDATE] = ArrayRecord({"0000": array})
     assert answering(asked, made).verdict(policy).reason == "signature"
