@@ -87,7 +87,7 @@ def leaks(policy: GatePolicy) -> list[str]:
 
 
 def _stops(policy: GatePolicy, answer: RecordDict | Error, forms: tuple[bytes, ...]) -> bool:
-    """Whether of a reply nothing but a code arrives at the sink."""
+    """Return whether nothing of a reply but a code arrives at the sink."""
     asked = _asked()
     reply = Message(answer, reply_to=asked)
     reply.metadata.__dict__["_message_id"] = reply.object_id

@@ -147,6 +147,7 @@ def _stored(answer: Answer) -> Answer:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_S
+    wbufsize, disable_nagle_algorithm = -1, True  # an answer is one packet, sent at once
     server: GateServer
 
     def do_POST(self) -> None:

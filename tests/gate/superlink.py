@@ -52,6 +52,7 @@ class SuperLink:
     failing: dict[str, int] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.Lock)
     port: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
 
     def give(self, message: Any) -> None:
         """Let the node pull a message."""
@@ -126,12 +127,14 @@ def superlink(node: int, context: ssl.SSLContext | None = None) -> Iterator[Supe
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 30
+        wbufsize, disable_nagle_algorithm = -1, True
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             name = self.path.rpartition("/")[2]
             with state.lock:
                 state.paths.append(name)
+                state.headers = {k.lower(): v for k, v in self.headers.items()}
                 state.bytes_in += str(self.headers).encode() + self.path.encode() + body
                 status, data = 200, b""
                 if state.failing.get(name, 0):

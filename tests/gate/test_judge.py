@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -16,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.gate.judge import REASONS
-from flhe.gate.objects import object_id, write
+from flhe.gate.objects import MAX_OBJECT, object_id, write
 from flhe.gate.policy import FIELDS, GatePolicy
 from flhe.keys.identity import Identity
 from flhe.mods import records
+from flhe.node.store import Store
 from tests.fuzz.mutations import blind
 from tests.gate.conftest import Seen
-from tests.gate.replies import PLANTED, Pushed, answering, clear
+from tests.gate.replies import PLANTED, Pushed, answering, asking, clear
 
 STAGES = ("advertise", "share", "confirm", "round", "sync", "evaluate", "checkpoint", "status")
 MUTANTS = int(os.environ.get("FLHE_GATE_MUTANTS", "100"))
@@ -215,6 +217,50 @@ def test_json_with_spaces_does_not_pass(policy: GatePolicy, pushed: dict[str, Pu
     spaced = write("RecordDict", children, json.dumps(json.loads(body), indent=1).encode())
     verdict = rewritten(reply, old, spaced).verdict(policy)
     assert (verdict.reason, verdict.tree) == ("malformed", None)
+
+
+# --- the limit ---
+
+
+def test_an_app_that_takes_the_identity_passes(policy: GatePolicy, seen: Seen, place: Path) -> None:
+    """It signs an update in clear as if it were ciphertext; docs/gate.md says so."""
+    asked, reply = seen["status"]
+    made = RecordDict({name: copy.deepcopy(record) for name, record in reply.content.items()})
+    array = Array("uint8", (16,), records.SEALED, PLANTED.tobytes())
+    made[records.UPDATE] = ArrayRecord({"0000": array})
+    assert answering(asked, made).verdict(policy).reason == "signature"
+    [home] = [h for h in place.glob("**/identity.key") if public(h.parent) == policy.site]
+    records.sign(Store(home.parent).identity(), asked, made)
+    assert answering(asked, made).verdict(policy).reason == ""
+
+
+def public(home: Path) -> bytes:
+    return Store(home).identity().public
+
+
+# --- long replies ---
+
+
+@pytest.mark.parametrize("megabytes", [17, 40])
+def test_a_reply_above_the_longest_object_passes_in_pieces(megabytes: int) -> None:
+    """Ciphertext is cut into arrays, and Flower cuts those into chunks; no object is that long."""
+    identity = Identity.generate()
+    asked = asking(RecordDict({"a": ConfigRecord({"a": 1})}), 100)
+    content = records.reply(round=1, header=b"header")
+    data = os.urandom(1 << 20) * megabytes
+    content[records.UPDATE] = records._numbered([data], records.SEALED)
+    records.sign(identity, asked, content)
+    pushed = answering(asked, content)
+    assert len(data) > MAX_OBJECT > max(map(len, pushed.objects.values()))
+    policy = GatePolicy(identity.public)
+    assert pushed.verdict(policy).reason == ""
+    old = max(pushed.objects, key=lambda name: len(pushed.objects[name]))
+    body = bytearray(pushed.objects[old])
+    body[-1] ^= 1
+    assert (
+        rewritten(pushed, old, bytes(body)).verdict(GatePolicy(identity.public)).reason
+        == "signature"
+    )
 
 
 # --- mutants ---
