@@ -21,14 +21,16 @@ API = {
         *("flhe.strategies", "flhe.strategies.options", "flhe.strategies.report"),
         "flhe.strategies.tensorboard",
     ),
-    "flhe.mods": ("flhe.mods",),
-    "flhe.analytics": ("flhe.analytics",),
+    "flhe.mods": ("flhe.mods", "flhe.mods.records"),
+    "flhe.analytics": ("flhe.analytics", "flhe.analytics.schema", "flhe.analytics.survival"),
     "flhe.dpsgd": ("flhe.dpsgd",),
     "flhe.testing": ("flhe.testing",),
     "flhe.training": ("flhe.training.optimizer", "flhe.training.schedule"),
     "flhe.node": ("flhe.node.checkpoint",),
     "flhe.coding": ("flhe.coding",),
     "flhe.schemes": ("flhe.schemes",),
+    "flhe.wire": ("flhe.wire.derive", "flhe.wire.record"),
+    "flhe.math": ("flhe.math.ring",),
     "flhe.errors": ("flhe.errors",),
 }
 """Page -> modules and packages whose public names are on it."""

@@ -54,6 +54,25 @@ def test_the_api_has_every_public_name(package: str) -> None:
     assert public(package) <= set(headings)
 
 
+def test_the_api_has_what_documents_and_examples_import() -> None:
+    headings = set(re.findall(r"^###? (\w+)$", "".join(pages().values()), re.MULTILINE))
+    folders = (ROOT / "docs", ROOT / "examples")
+    files = [
+        path for folder in folders for path in folder.rglob("*.*") if path.suffix in (".md", ".py")
+    ]
+    imported = {
+        name
+        for path in [ROOT / "README.md", *files]
+        for names in re.findall(
+            r"^from flhe(?:\.\w+)* import ([\w, ]+)$", path.read_text(), re.MULTILINE
+        )
+        for name in names.split(" as ")[0].split(", ")
+    }
+    assert len(imported) > 30
+    others = {"analytics", "records", "Table", "Q"}  # modules, a type, a number
+    assert imported <= headings | others
+
+
 def test_configs_have_every_key() -> None:
     keys = re.findall(r"^\| `([a-z-]+)`", pages()["node-config.md"], re.MULTILINE)
     assert sorted(keys) == sorted(settings())

@@ -22,7 +22,8 @@ MAX_DEPTH = 16
 """Maximum depth of nested arrays and maps."""
 
 _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = 2, 3, 4, 5, 6, 7  # CBOR major types
-_FALSE, _TRUE, _NULL = 20, 21, 22
+_SIMPLES = (20, 21, 22)  # false, true, null
+_LEAVES = frozenset({bytes, str, bool, type(None)})
 _UNPLAIN = (
     "cannot encode this value as canonical CBOR: use 64-bit integers, bytes, text, booleans, None, "
     f"and lists or text-keyed dicts of them, at most {MAX_DEPTH} deep"
@@ -71,7 +72,8 @@ def _plain(obj: object, depth: int) -> None:
         if isinstance(obj, dict) and not all(isinstance(key, str) for key in obj):
             raise ConfigError(_UNPLAIN)
         for item in obj.values() if isinstance(obj, dict) else obj:
-            _plain(item, depth - 1)
+            if type(item) not in _LEAVES:
+                _plain(item, depth - 1)
         return
     raise ConfigError(_UNPLAIN)
 
@@ -79,17 +81,21 @@ def _plain(obj: object, depth: int) -> None:
 def _scan(data: bytes, what: str) -> None:
     """Walk over one item without building it; ProtocolError for an encoding outside the subset."""
     at, size = 0, len(data)
-    open_items = [(1, False)]  # (items still to come, inside a map?) for each level
-    while open_items:
-        left, in_map = open_items.pop()
-        if left == 0:
+    left, in_map = 1, False  # items still to come at this level; is it a map's?
+    above: list[tuple[int, bool]] = []  # the same of the levels around it
+    while left or above:
+        if not left:
+            left, in_map = above.pop()
             continue
-        open_items.append((left - 1, in_map))
         if at >= size:
             raise ProtocolError(f"{what}: CBOR ends early")
-        major, value, at = _head(data, at, what)
+        major, value = data[at] >> 5, data[at] & 31
+        at += 1
+        if value > 23 or major > _MAP:
+            value, at = _rest(data, at, major, value, what)
         if in_map and left % 2 == 0 and major != _TEXT:
             raise ProtocolError(f"{what}: a map key that is not text")
+        left -= 1
         if major in (_BYTES, _TEXT):
             at += value
             if at > size:
@@ -98,24 +104,23 @@ def _scan(data: bytes, what: str) -> None:
             items = value if major == _ARRAY else 2 * value
             if items > size - at:  # every item takes a byte at least
                 raise ProtocolError(f"{what}: more items than the message has bytes")
-            if len(open_items) > MAX_DEPTH:
+            above.append((left, in_map))
+            if len(above) > MAX_DEPTH:
                 raise ProtocolError(f"{what}: CBOR nested deeper than {MAX_DEPTH}")
-            open_items.append((items, major == _MAP))
+            left, in_map = items, major == _MAP
     if at != size:
         raise ProtocolError(f"{what}: {size - at} bytes after the end")
 
 
-def _head(data: bytes, at: int, what: str) -> tuple[int, int, int]:
-    """Read one CBOR head at `at`: its major type, its number, and where it ends."""
-    major, info = data[at] >> 5, data[at] & 31
-    at += 1
-    if major == _TAG or (major == _SIMPLE and info not in (_FALSE, _TRUE, _NULL)):
+def _rest(data: bytes, at: int, major: int, value: int, what: str) -> tuple[int, int]:
+    """Read the head whose first byte says `major` and `value`: its number, and where it ends."""
+    if major == _TAG or (major == _SIMPLE and value not in _SIMPLES):
         raise ProtocolError(f"{what}: CBOR tags, floats and special values are not accepted")
-    if info < 24:
-        return major, info, at
-    if info > 27:
+    if value < 24:
+        return value, at
+    if value > 27:
         raise ProtocolError(f"{what}: indefinite or reserved CBOR length")
-    end = at + (1 << (info - 24))
+    end = at + (1 << (value - 24))
     if end > len(data):
         raise ProtocolError(f"{what}: CBOR ends early")
-    return major, int.from_bytes(data[at:end], "big"), end
+    return int.from_bytes(data[at:end], "big"), end

@@ -6,11 +6,11 @@ for all others. `Annotated` adds bounds and `SECRET` (`fields.py`).
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 import types
 from collections.abc import Callable, Iterable
+from functools import partial
 from numbers import Real
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -21,6 +21,10 @@ from flhe.wire.secret import Secret
 
 class UnfitError(Exception):
     """A value that does not fit its field."""
+
+
+_Each = Callable[[Iterable[Any]], Iterable[Any]]
+"""One of a Spec's calls, for all items of a row."""
 
 
 class Spec(NamedTuple):
@@ -153,30 +157,33 @@ def _optional(inner: Spec) -> Spec:
 
 
 def _many(item: Spec) -> Spec:
-    return _row(f"a list, each item {item.needs}", itertools.repeat(item))
+    return _row(f"a list, each item {item.needs}", [partial(map, of) for of in item[1:]])
 
 
 def _fixed(*items: Spec) -> Spec:
-    return _row(f"[{', '.join(item.needs for item in items)}]", items, len(items))
+    calls = zip(*(item[1:] for item in items), strict=True)
+    each = [partial(map, operator.call, of) for of in calls]
+    return _row(f"[{', '.join(item.needs for item in items)}]", each, len(items))
 
 
-def _row(needs: str, items: Iterable[Spec], count: int | None = None) -> Spec:
+def _row(needs: str, of_items: Iterable[_Each], count: int | None = None) -> Spec:
     """Return a tuple's encoding as a list, of `count` items if given."""
+    taken_of, written_of, read_of = of_items
 
-    def each(call: str, kinds: Any, value: Any) -> tuple[Any, ...]:
+    def each(of: _Each, kinds: Any, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, kinds) or count not in (None, len(value)):
             raise UnfitError
-        return tuple(getattr(item, call)(part) for item, part in zip(items, value, strict=False))
+        return tuple(of(value))
 
     def take(value: Any) -> Any:
-        taken = each("take", (tuple, list), value)
+        taken = each(taken_of, (tuple, list), value)
         kept = isinstance(value, tuple) and all(map(operator.is_, taken, value))
         return value if kept else taken
 
     def write(value: Any) -> list[Any]:
-        return list(each("write", tuple, value))
+        return list(each(written_of, tuple, value))
 
-    return Spec(needs, take, write, lambda raw: each("read", list, raw))
+    return Spec(needs, take, write, partial(each, read_of, list))
 
 
 def _by_key(key: Spec, item: Spec) -> Spec:

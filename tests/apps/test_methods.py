@@ -13,7 +13,7 @@ from flhe_app.settings import Settings
 from tests.apps.federation import Federated, flat
 
 FEDAVG: dict[str, Any] = {"num_rounds": 2, "local_epochs": 1}
-FEDSGD: dict[str, Any] = {"num_rounds": 3, "algorithm": "fedsgd"}
+FEDSGD: dict[str, Any] = {"num_rounds": 2, "algorithm": "fedsgd"}
 SGD = {**FEDSGD, "client_optimizer": "sgd", "client_lr": 0.1}
 ADAM = {**FEDSGD, "client_lr": 0.003, "bits": 32}
 RMSPROP = {**ADAM, "client_optimizer": "rmsprop", "client_lr": 0.001, "client_decay": 0.1}

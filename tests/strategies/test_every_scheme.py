@@ -45,8 +45,9 @@ NODES, ROUNDS = 4, 2
 ALL = range(NODES)
 REST = range(3)
 """Without the last one."""
-KEYED = ["flashe", "sash, clients read", "fedml-he", "esafl", "threshold-ckks"]
+KEYED = ["flashe", "sash, clients read", "fedml-he", "esafl"]
 """One variant for each way that members come to keys, for what follows from their agreement."""
+LAB = pytest.param("threshold-ckks", marks=pytest.mark.sweep)
 
 quick = pytest.mark.usefixtures("quick")
 
@@ -160,7 +161,7 @@ def test_nothing_readable_comes_from_a_node(calm: Calm) -> None:
 
 
 @quick
-@pytest.mark.parametrize("name", [*KEYED, "sash"])
+@pytest.mark.parametrize("name", [*KEYED, "sash", "threshold-ckks"])
 def test_one_that_comes_late_and_drops_out_has_the_model_of_all(tmp_path: Path, name: str) -> None:
     """It is in no sum of such a round, trains in the next, and has the model of all in the end.
 
@@ -178,7 +179,7 @@ def test_one_that_comes_late_and_drops_out_has_the_model_of_all(tmp_path: Path, 
 
 
 @quick
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("name", [*KEYED, LAB])
 def test_fresh_keys_as_often_as_asked_for(tmp_path: Path, name: str) -> None:
     variant, seen = VARIANTS[name], list[bytes]()
     grid = variant.nodes(tmp_path, 3)
@@ -195,7 +196,7 @@ class KilledError(Exception):
 
 def points() -> list[Any]:
     """Each variant between rounds, and each stage of one that has such stages."""
-    staged = {VARIANTS[name].stages: name for name in MAIN}
+    staged = {VARIANTS[name].stages: name for name in reversed(MAIN)}
     return [
         *((name, "") for name in KEYED),
         *((name, at) for stages, name in staged.items() for at in (*stages, "evaluate")),
@@ -237,7 +238,7 @@ def test_a_server_killed_in_a_round_goes_on(tmp_path: Path, name: str, at: str) 
 
 
 @quick
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("name", [*KEYED, LAB])
 def test_an_update_with_a_changed_byte_is_left_out_and_named(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,7 +260,7 @@ def test_an_update_with_a_changed_byte_is_left_out_and_named(
 
 
 @quick
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("name", [*KEYED, LAB])
 def test_one_whose_model_has_drifted_is_left_out_and_caught_up(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,7 +306,7 @@ def test_one_that_is_told_otherwise_is_in_no_sum(
 
 
 @quick
-@pytest.mark.parametrize("name", [*KEYED, "noise"])
+@pytest.mark.parametrize("name", [*KEYED, LAB, "noise"])
 def test_a_round_that_was_answered_is_asked_for_again_under_other_settings(
     tmp_path: Path, name: str
 ) -> None:

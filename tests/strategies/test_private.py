@@ -83,8 +83,8 @@ SCHEMES = "flashe, sash, esafl, batchcrypt, fedml-he, bfv"
 @pytest.mark.parametrize(
     ("scheme", "away", "honest"),
     [
-        *((Flashe(), away, 2) for away in range(4)),  # c = 2 of 7, 4 senders at least
-        *((Sash("clients"), away, 3) for away in range(3)),  # t = 5
+        *((Flashe(), away, 2) for away in (0, 3)),  # c = 2 of 7, 4 senders at least
+        *((Sash("clients"), away, 3) for away in (0, 2)),  # t = 5
     ],
     ids=str,
 )
