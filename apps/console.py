@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,9 @@ from rich.table import Table
 
 from flhe_app.outcome import SELECTION
 from flhe_app.settings import Settings
+
+NEWS_S = 60.0
+"""Seconds after which a run without a bar says that it goes on."""
 
 
 class RoundDisplay(Progress):
@@ -27,6 +31,7 @@ class RoundDisplay(Progress):
             disable=not console.is_terminal or console.is_dumb_terminal,
         )
         self._rounds = self.add_task("starting", total=rounds)
+        self._noted = time.monotonic()
 
     def say(self, text: str) -> None:
         """Show the current activity."""
@@ -37,6 +42,13 @@ class RoundDisplay(Progress):
     def note(self, text: str) -> None:
         """Show a line that stays on the screen."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._noted = time.monotonic()
+
+    def still(self) -> None:
+        """Say that the activity goes on, where no bar shows it and there was no line for a minute."""
+        if self.disable and time.monotonic() - self._noted > NEWS_S:
+            task = self.tasks[0]
+            self.note(f"{task.description} ({task.elapsed or 0:.0f} s since the start)")
 
     def round(self, report: dict[str, Any]) -> None:
         """Show a finished round."""

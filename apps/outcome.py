@@ -67,6 +67,9 @@ class Outcome:
             self.done = True
             self.sealed_model = event["sealed_model"]
             self.ending = event.get("ending")
+            for report in self.rounds:  # an evaluation may be opened after its round's report
+                if report.get("kind") == TRAINING and report["accuracy"] is None:
+                    report.update(event.get("scores", {}).get(str(report["round"]), {}))
         elif kind == "warning":
             self.warning = event["text"]
         elif kind == "failed":

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flhe.errors import ConfigError, QuorumError
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.plain import metered
-from flhe.strategies.report import VERSION, Reporter
+from flhe.strategies.report import VERSION, Reporter, scalar
 from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
 from flhe_app.environment import creatable, data_home
@@ -75,8 +75,13 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     if isinstance(strategy, HEStrategy) and (text := strategy.terms.clear_warning()):
         reporter.emit("warning", text=text)
     ending = getattr(strategy, "ending", None)
+    scores = {
+        number: {"accuracy": scalar(metrics, "accuracy", "acc"), "loss": scalar(metrics, "loss")}
+        for number, metrics in result.evaluate_metrics_clientapp.items()
+    }
     reporter.emit(
         "done",
+        scores=scores,
         sealed_model=settings.sealed_model or None,
         ending=None if ending is None else asdict(ending),
     )

@@ -25,26 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_private_key,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from flhe.errors import ConfigError, FlheError
+from flhe.provision.federation.reviewers import key_id
 
 SIGNATURES = ".signatures"
 """Suffix of an app's file of signatures, a JSON list."""
 FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
 PATIENCE = 10.0  # seconds for a whole request to arrive
-
-
-def key_id(public: Ed25519PublicKey) -> str:
-    """Return the id of a reviewer's key, as in signatures and --trusted-entities."""
-    return "fpk_" + hashlib.sha256(public.public_bytes_raw()).hexdigest()[:32]
 
 
 def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
@@ -83,12 +74,6 @@ def signatures(fab: Path) -> list[dict[str, Any]]:
     ):
         raise ConfigError(f"{beside}: damaged; remove it and sign the app again")
     return found
-
-
-def trusted_entities(publics: list[Ed25519PublicKey]) -> dict[str, str]:
-    """Return the content of a SuperNode's --trusted-entities: an OpenSSH key for each id."""
-    form = (Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return {key_id(p): p.public_bytes(*form).decode("ascii") for p in publics}
 
 
 def find(directory: Path, app_id: str, version: str | None) -> Path | None:
@@ -208,13 +193,3 @@ def reviewer_key(path: Path) -> Ed25519PrivateKey:
         f"{path}: not an Ed25519 key of OpenSSH without passphrase; make one with "
         "`ssh-keygen -t ed25519 -N '' -f reviewer`"
     )
-
-
-def reviewer_public(path: Path) -> Ed25519PublicKey:
-    """Read a reviewer's public key: Ed25519, of OpenSSH."""
-    data = _read(path)
-    with suppress(ValueError, UnsupportedAlgorithm):
-        key = load_ssh_public_key(data)
-        if isinstance(key, Ed25519PublicKey):
-            return key
-    raise ConfigError(f"{path}: not an Ed25519 public key of OpenSSH")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flhe.answer import Answer, Exact, notes
+from flhe.answer import Answer, notes
 from flhe.command_group import Commands, examples
 
 app = typer.Typer(
@@ -25,24 +25,13 @@ def sign(
     key: Annotated[Path, typer.Option(help="The reviewer's Ed25519 key, of OpenSSH.")],
 ) -> Answer:
     """Sign a reviewed app."""
+    from flhe.provision.federation.reviewers import key_id
     from flhe_app import shelf
 
     private = shelf.reviewer_key(key)
     shelf.add_signature(fab, private, int(time.time()))
-    signer = shelf.key_id(private.public_key())
+    signer = key_id(private.public_key())
     return Answer({"file": fab, "key": signer}, f"{fab}: signed by {signer}")
-
-
-@app.command(epilog=examples("flhe shelf trust reviewer.pub > trusted.yaml"))
-def trust(
-    publics: Annotated[list[Path], typer.Argument(help="Reviewers' public keys, of OpenSSH.")],
-) -> Answer:
-    """Print the file for a SuperNode's --trusted-entities."""
-    from flhe_app import shelf
-
-    trusted = shelf.trusted_entities([shelf.reviewer_public(path) for path in publics])
-    lines = (f"{signer}: '{public}'" for signer, public in trusted.items())
-    return Answer(trusted, Exact("\n".join(lines)))
 
 
 @app.command(epilog=examples("flhe shelf serve apps --port 8081"))

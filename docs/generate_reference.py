@@ -270,6 +270,7 @@ def node_page() -> str:
     """Return every setting of a node's config: type, default, and what a roster may say."""
     from flhe.keys.roster import limits
     from flhe.node import policy
+    from flhe.node.settings import OWN
 
     known, rows = limits.known(), list[tuple[object, ...]]()
     config = {each.name: each for each in dataclasses.fields(policy.Policy)}
@@ -277,19 +278,22 @@ def node_page() -> str:
         name = key.removeprefix("flhe-")
         if limit := known.get(name):
             values = (_written(each) for each in (limit.default, limit.simulated))
-            rows.append((f"`{key}`", limit.needs, *values, "yes"))
+            rows.append((f"`{key}`", limit.needs, *values, "yes", limit.help))
             continue
         field = config.get(name.replace("-", "_"))
         if field is None or name == "roster":
-            rows.append((f"`{key}`", "a path" if name == "roster" else "text", "", "", "no"))
+            rows.append(
+                (f"`{key}`", "a path" if name == "roster" else "text", "", "", "no", OWN[name])
+            )
             continue
         kind = KINDS.get(str(field.type), "names, separated by commas")
-        rows.append((f"`{key}`", kind, _written(field.default), "", "no"))
-    head = ("key", "value", "default", "in a simulation", "roster may set it")
+        rows.append((f"`{key}`", kind, _written(field.default), "", "no", OWN[name]))
+    head = ("key", "value", "default", "in a simulation", "roster may set it", "meaning")
     return (
         "# Node config\n\nThe server cannot change these settings. "
-        "[Each site: settings, and start](../deploy.md#7-each-site-settings-and-start) explains "
-        "each of them. Of a roster's value and the node's own, the stricter holds.\n\n"
+        "`flhe site init` writes them, with their meaning, into a site's own file. "
+        "[Deploy](../deploy.md) says where. "
+        "Of a roster's value and the node's own, the stricter holds.\n\n"
         + _table(head, *rows)
         + "\n"
     )

@@ -23,8 +23,10 @@ from flhe.command_group import (
     no_color,
 )
 from flhe.errors import ConfigError
+from flhe.provision.federation.commands import federation as federation_commands
 from flhe.provision.key_commands import keys as key_commands
-from flhe.provision.roster_commands import roster as roster_commands
+from flhe.provision.site.commands import GATE, Anywhere, Longest
+from flhe.provision.site.commands import site as site_commands
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -75,7 +77,7 @@ _IDENTITY, _DEALT = "A site's identity", "Keys that a trusted dealer deals"
     rich_help_panel=SITE,
     epilog=examples(
         "flhe keygen --home state --name a",
-        'flhe keygen --scheme esafl --roster signed --roster-hash "$HASH" --out dealt',
+        'flhe keygen --scheme esafl --roster sites --roster-hash "$HASH" --out dealt',
     ),
 )
 def keygen(
@@ -259,8 +261,58 @@ def open_model(
     )
 
 
+@app.command(
+    rich_help_panel=SITE,
+    epilog=examples(
+        "flhe gate --home gate --site a.card \\\n"
+        "--superlink coordinator.example:8000 --root-certificates ca.crt"
+    ),
+)
+def gate(
+    home: Annotated[Path, typer.Option(metavar="DIR", help="The gate's own directory.")],
+    site: Annotated[Path, typer.Option(metavar="FILE", help="Its NAME.card, or NAME.site.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink.")],
+    root_certificates: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CA certificates of the SuperLink.")
+    ] = None,
+    supernode_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The SuperNode's public key. Default: the card's."),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS:PORT", help="Where the SuperNode connects.")
+    ] = GATE,
+    metrics: Annotated[
+        str, typer.Option(help="Metrics whose means over sums may leave, by commas.")
+    ] = "loss,accuracy,acc",
+    max_gigabytes: Longest = 4.0,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No TLS on either side: for trials.")
+    ] = False,
+    anywhere: Anywhere = False,
+) -> None:
+    """Let nothing leave this site but what flhe has sealed: a proxy before the SuperNode.
+
+    Run it as a user of its own. It asks nothing of the app, the SuperNode or the server.
+    """
+    if insecure == (root_certificates is not None):
+        raise ConfigError(
+            "name the SuperLink's CA certificates with --root-certificates FILE, or --insecure in a "
+            "trial without TLS"
+        )
+    from flhe.gate.policy import GatePolicy
+    from flhe.gate.run import Settings
+    from flhe.provision import gates
+
+    public, key = gates.site_of(site, supernode_key)
+    names = tuple(name.strip() for name in metrics.split(",") if name.strip())
+    policy = GatePolicy(public, names, int(max_gigabytes * (1 << 30)))
+    gates.run(Settings(home, policy, superlink, root_certificates, key, listen, anywhere))
+
+
+app.add_typer(site_commands, name="site", cls=Commands, rich_help_panel=SITE)
 app.add_typer(key_commands, name="keys", cls=Commands, rich_help_panel=SITE)
-app.add_typer(roster_commands, name="roster", cls=Commands, rich_help_panel=COORDINATOR)
+app.add_typer(federation_commands, name="federation", cls=Commands, rich_help_panel=COORDINATOR)
 
 
 def _add_others() -> None:

@@ -37,14 +37,14 @@ def commands_below(group: Group, above: tuple[str, ...] = ()) -> Iterator[tuple[
 
 def test_every_command_answers_to_h() -> None:
     found = list(commands_below(COMMANDS))
-    assert {(), ("run",), ("roster", "sign"), ("keys", "backup")} <= set(found)
+    assert {(), ("run",), ("site", "join"), ("keys", "backup")} <= set(found)
     for command in found:
         assert "Usage:" in good(*command, "-h")
 
 
 @pytest.mark.parametrize(
     ("slip", "meant"),
-    [(["rnu"], "'run'"), (["roster", "shwo"], "'show'"), (["run", "--nodse"], "'--nodes'")],
+    [(["rnu"], "'run'"), (["site", "jion"], "'join'"), (["run", "--nodse"], "'--nodes'")],
 )
 def test_a_slip_is_answered_with_one_suggestion(slip: list[str], meant: str) -> None:
     result = CliRunner().invoke(app, slip)

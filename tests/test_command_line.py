@@ -18,12 +18,13 @@ from rich.table import Table
 
 from flhe.answer import EXIT_CODES, Answer, stacked
 from flhe.node import store
+from flhe.provision.federation.published import Published
 from flhe_lab.advise import calibrate
 from flhe_lab.tables.store import Store
 from tests import prose
 from tests.deploy.test_shelf import key_files
 from tests.node.test_backup import epoch, sealed_by
-from tests.provision.site import COMMANDS, good, keygen, made, run, sign
+from tests.provision.site import COMMANDS, good, made, run
 from tests.sim.advise.test_advise import SPEED
 
 LONGEST = 25
@@ -49,8 +50,21 @@ def examples(command: click.Command) -> list[str]:
 
 
 EXAMPLES = [each for command in LEAVES.values() for each in examples(command)]
-SLOW = ("run", "shelf serve", "tables flashe", "audit", "compare-privacy", "rehearse", "crowd")
-"""Examples that take minutes: they are parsed, and not run."""
+SERVERS = ("flhe gate", "flhe site gate", "flhe shelf serve")
+"""Commands that serve until a signal ends them, and so have no answer."""
+SLOW = (
+    "run",
+    "gate",
+    "shelf serve",
+    "site gate",
+    "site start",
+    "tables flashe",
+    "audit",
+    "compare-privacy",
+    "rehearse",
+    "crowd",
+)
+"""Examples that take minutes, or never end: they are parsed, and not run."""
 QUICK = [each for each in EXAMPLES if not each.startswith(tuple(f"flhe {slow}" for slow in SLOW))]
 NARROW = {"COLUMNS": "80", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "1"}
 """A terminal of 80 columns where nobody wants colours."""
@@ -98,7 +112,7 @@ def test_all_commands_are_in_panels_and_all_have_the_same_options() -> None:
     for path, command in LEAVES.items():
         names = {name for each in command.params for name in each.opts}
         assert {"--quiet", "-q", "--no-color"} <= names
-        assert ("--json" in names) == (path != "flhe shelf serve")
+        assert ("--json" in names) == (path not in SERVERS)
 
 
 # --- what is printed ---
@@ -111,17 +125,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         here = Path()
-        pinned = made(here, "a", "b", "c", out="sites", more=("--scheme", "esafl"))
+        pinned = made(here, "a", "b", "c", out="sites", schemes=("esafl",))
         Path("home-a").rename("state")
-        shutil.copy("sites", "copy-of-b")
-        sign(here / "copy-of-b", here / "home-b")
-        shutil.copy("copy-of-b", "signed")
-        for home in ("state", "home-c"):
-            sign(here / "signed", here / home)
-        keygen(here, "d")
-        good("roster", "add", "sites", "--site", "d.site", "--out", "with-d")
-        more = ("--new-home", "home-a2", "--name", "a", "--out", "a2.site")
-        good("keys", "rotate", "--home", "state", *more)
         Path("phrase").write_text("correct horse battery staple\n")
         Path("phrase").chmod(0o600)
         store.Store(Path("state")).write(f"epochs/{epoch(1).id.hex()}", epoch(1).to_bytes())
@@ -133,7 +138,22 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("app.fab").write_bytes(b"an app")
         key_files(here, "reviewer").chmod(0o600)
         Path("hash").write_text(pinned)
+        Path("roster-hash").write_text(federation(here))
     return place
+
+
+def federation(here: Path) -> str:
+    """cardio, site-a to site-d, d.card, and cardio.flhe of the first three; returns its hash."""
+    for name in "abcd":
+        good("site", "init", "cardio", "--name", name, "--dir", f"site-{name}", "--yes")
+    words = ("cardio", "--address", "localhost:8000", "--scheme", "flashe")
+    good("federation", "new", *words, "--reviewer", "reviewer.pub")
+    cards = [here / f"site-{name}" / f"{name}.card" for name in "abc"]
+    good("federation", "add", "cardio", *cards, "--yes")
+    good("federation", "publish", "cardio")
+    shutil.copy("site-d/d.card", "d.card")
+    shutil.copy("cardio/cardio.flhe", "cardio.flhe")
+    return Published.read(here / "cardio.flhe").roster.hash.hex()
 
 
 @pytest.fixture
@@ -141,6 +161,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     here = shutil.copytree(prepared, tmp_path / "here")
     monkeypatch.chdir(here)
     monkeypatch.setenv("HASH", (here / "hash").read_text())
+    monkeypatch.setenv("ROSTER", (here / "roster-hash").read_text())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     Store(calibrate.cache_folder()).put("calibration", SPEED.to_json())
     return here
@@ -175,9 +196,9 @@ def test_a_person_reads_80_columns_and_a_program_one_document(
 
 @pytest.mark.usefixtures("place")
 def test_quiet_prints_errors_only() -> None:
-    for example in ("flhe doctor --node-config node.toml", "flhe roster show sites"):
+    for example in ("flhe doctor --node-config node.toml", "flhe permit --home state"):
         assert typed(example, "--quiet").output == ""
-    wrong = run("roster", "show", "none", "--quiet")
+    wrong = run("log", "--home", "none", "--quiet")
     assert wrong.stdout == ""
     assert wrong.stderr.startswith("flhe: ")
 
@@ -185,7 +206,7 @@ def test_quiet_prints_errors_only() -> None:
 @pytest.mark.usefixtures("place")
 def test_no_escape_codes_without_a_terminal_or_with_a_dumb_one() -> None:
     doctor = ["doctor", "--node-config", "node.toml"]
-    for words in (["--help"], ["roster", "sgin"], doctor):
+    for words in (["--help"], ["federation", "ad"], doctor):
         for env in ({}, {"TERM": "dumb"}, {"NO_COLOR": "1"}):
             assert "\x1b" not in invoke(words, **env).output
     assert "\x1b" in invoke(doctor, FORCE_COLOR="1", TERM="xterm", NO_COLOR=None).stdout
@@ -209,16 +230,16 @@ def test_a_table_is_stacked_where_it_does_not_fit(
 
 
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("roster", "--help").exit_code == 0
-    assert run("roster", "show", "none").exit_code == 1
+    assert run("site", "--help").exit_code == 0
+    assert run("site", "join", "none").exit_code == 1
     assert run("keygen").exit_code == 1
-    assert run("roster", "show").exit_code == run("no-command").exit_code == 2
+    assert run("site", "join").exit_code == run("no-command").exit_code == 2
     monkeypatch.setattr(Path, "is_dir", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     assert run("log", "--home", "state").exit_code == 130
     assert set(EXIT_CODES) == {"0", "1", "2", "128 + N"}
 
 
 def test_completion() -> None:
-    env = {"_FLHE_COMPLETE": "complete_bash", "COMP_WORDS": "flhe ro", "COMP_CWORD": "1"}
-    assert invoke([], **env).output.split() == ["roster"]
+    env = {"_FLHE_COMPLETE": "complete_bash", "COMP_WORDS": "flhe fed", "COMP_CWORD": "1"}
+    assert invoke([], **env).output.split() == ["federation"]
     assert "--show-completion" in invoke(["--help"]).output

@@ -26,8 +26,9 @@ from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.secret import Random, Secret
 
-Statement = Literal["roster", "enrol", "replace"]
-"""Kind of a site's statement: it joins a roster, asks to be listed, or passes its place to a key."""
+Statement = Literal["roster", "enrol", "replace", "card", "federation", "reply"]
+"""Kind of a statement: a site joins a roster, asks to be listed, passes its place to a key, hands out
+its card, or has sealed a whole reply (`flhe.wire.outgoing`); a coordinator publishes a federation."""
 
 _P = 2**255 - 19
 _Y8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7

@@ -174,6 +174,7 @@ class HEMod:
             # Not the app's own time, which would say how many examples it has.
             seconds = time.perf_counter() - began - app.seconds
             content.config_records[records.REPLY]["crypto-s"] = seconds
+            records.sign(identity, message, content)
             return content
 
 

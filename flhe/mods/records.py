@@ -8,6 +8,7 @@ more.
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import logging
 import math
@@ -17,13 +18,16 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from flhe.coding.flatten import BFLOAT16
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, VersionError
+from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Sealed
+from flhe.wire import outgoing
+from flhe.wire.outgoing import Held, Outgoing
 
 logger = logging.getLogger("flhe")
 
@@ -187,6 +191,26 @@ def stage_record(stage: str, **fields: Any) -> ConfigRecord:
 def reply(**fields: Any) -> RecordDict:
     """Return a mod's answer."""
     return RecordDict({REPLY: ConfigRecord({"v": PROTOCOL, **_present(fields)})})
+
+
+def sign(identity: Identity, message: Message, content: RecordDict) -> None:
+    """Sign a whole reply to `message`, in its record, for the site's gate."""
+    said = message.metadata
+    found = [_outgoing(name, record) for name, record in content.items()]
+    body = outgoing.statement(said.run_id, said.message_id, found)
+    content.config_records[REPLY][outgoing.FIELD] = identity.state(outgoing.KIND, body)
+
+
+def _outgoing(name: str, record: ArrayRecord | ConfigRecord | MetricRecord) -> Outgoing:
+    if isinstance(record, ArrayRecord):
+        return Outgoing(name, "array", tuple((n, _held(array)) for n, array in record.items()))
+    kind: outgoing.Kind = "metric" if isinstance(record, MetricRecord) else "config"
+    return Outgoing(name, kind, tuple(record.items()))
+
+
+def _held(array: Array) -> Held:
+    digest = hashlib.sha256(array.data).digest()
+    return Held(array.dtype, tuple(array.shape), array.stype, len(array.data), digest)
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:

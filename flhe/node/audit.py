@@ -64,6 +64,7 @@ _ANSWER_OF = {
     "query": "answer",
     "masking-key": "masked",
     "total": "total",
+    "gate": "passed",
     PLAIN: PLAIN,
 }
 """Answers of all other stages."""
@@ -75,7 +76,7 @@ ANSWERS = frozenset({*_ANSWER_OF.values(), *_STEPS.values()}) | {
 """Answers of a node. "agreement" is its part of a key agreement, "status" its progress, "model" a
 model sealed for the group. "survivors" is its signature on the survivors, "complaint" the senders
 whose shares do not decrypt, "release" its part for opening the sum, "promise" that a sum is never
-opened."""
+opened. "passed" is a gate's: a whole reply has left."""
 
 _WORDS = {"stage": STAGES, "answer": ANSWERS, "asked_by": {"server", ADMINISTRATOR}}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000

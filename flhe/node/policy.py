@@ -1,6 +1,6 @@
 """Policy: what this node allows, whatever the server requests.
 
-It is read from the node's own config (keys in docs/deploy.md) and from $FLHE_HOME, $FLHE_METRICS
+It is read from the node's own config (keys in `settings.py`) and from $FLHE_HOME, $FLHE_METRICS
 and $FLHE_WITNESS. It ignores Flower's run config, because the server can rewrite that. Limits are
 set in a pinned roster (`flhe.keys.roster.limits`) and in the node config; the stricter one applies.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,14 +25,17 @@ from flhe.coding.flatten import Layout
 from flhe.coding.select import MAPS
 from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.roster import limits
+from flhe.keys.roster.pinned import load_pinned
 from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import MANY, load_pinned
+from flhe.node.settings import OWN
 from flhe.schemes import PLAIN
 from flhe.schemes.limit import Limit, Value
 from flhe.schemes.registry import SCHEMES
 from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 
+_NAMED = 10
+"""Number of names that an error lists."""
 Trust = Literal["pinned", "first-use"]
 Config = Mapping[str, object]
 T = TypeVar("T", str, bool, int)
@@ -45,13 +48,6 @@ MAX_QUERIES = 100
 """Default maximum number of queries in a federation."""
 METRICS = ("loss", "accuracy", "acc")
 PREFIXES = ("train", "eval", "val", "test")
-OWN = (
-    *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave"),
-    *("durable", "witness"),
-    *("max-federations", "min-survivors", "dealt-key", "select-rules", "accept-contract"),
-    *("queries", "min-contributors", "max-queries"),
-)
-"""Settings besides the limits, without `flhe-`."""
 
 
 @functools.cache
@@ -67,7 +63,7 @@ def misspelt(config: Config) -> str:
         return ""
     meant = get_close_matches(_folded(unknown[0]), settings(), 1)
     hint = f"did you mean {meant[0]}?" if meant else "docs/deploy.md lists them"
-    return f"{', '.join(unknown[:MANY])}: no setting of flhe in a node config; {hint}"
+    return f"{', '.join(unknown[:_NAMED])}: no setting of flhe in a node config; {hint}"
 
 
 def configured(node_config: Config) -> bool:
@@ -397,10 +393,15 @@ class Policy:
 
     def allows_metric(self, name: str) -> bool:
         """Return whether a metric of this name may leave the node."""
-        if name in self.metrics:
-            return True
-        prefix, _, rest = name.replace("-", "_").partition("_")
-        return prefix in PREFIXES and rest in self.metrics
+        return listed_metric(name, self.metrics)
+
+
+def listed_metric(name: str, metrics: Collection[str]) -> bool:
+    """Return whether a list of metrics has this one, with or without a prefix."""
+    if name in metrics:
+        return True
+    prefix, _, rest = name.replace("-", "_").partition("_")
+    return prefix in PREFIXES and rest in metrics
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:

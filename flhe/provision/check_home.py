@@ -87,7 +87,7 @@ def _permissions(home: Path) -> Checks:
     if loose:
         more = f", and {len(loose) - 1} more" if len(loose) > 1 else ""
         says = f"others may look into {loose[0]}{more}"
-        mend = f"chmod -R go= {home}, and consider the keys in it known: flhe keys rotate"
+        mend = f"chmod -R go= {home}, and consider the keys in it known: flhe site rotate"
         yield Check(name, "fail", says, mend)
     if not loose and not strange:
         yield Check(name, "ok", f"{home}, of this user alone")

@@ -9,10 +9,10 @@ from flhe.errors import ConfigError, FlheError
 from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
-from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import SignedRoster, check_pinned
+from flhe.keys.roster.pinned import check_pinned
+from flhe.keys.roster.roster import MAX_BYTES, Roster
 from flhe.node.policy import Policy, misspelt, setting, settings
-from flhe.provision import rosters
+from flhe.provision import public_files
 from flhe.provision.check_home import check_witness
 from flhe.provision.checks import Check, Checks, tried
 from flhe.provision.permits import check_federations
@@ -27,8 +27,8 @@ def check_settings(config: Mapping[str, object]) -> Check:
     return Check("settings", "ok", f"{sum(k in settings() for k in config)} of flhe's own")
 
 
-def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Check]]:
-    """Return the roster that a node pins, and the checks of file, hash and signatures."""
+def pinned(config: Mapping[str, object]) -> tuple[Roster | None, list[Check]]:
+    """Return the roster that a node pins, and the checks of file and hash."""
     try:
         path, hash_ = (setting(config, f"flhe-{k}", "") for k in ("roster", "roster-hash"))
         first_use = setting(config, "flhe-trust", "") == "first-use"
@@ -44,16 +44,16 @@ def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Chec
             none = Check("roster", "warn", says, "pin a roster, unless this is a trial")
         return None, [none]
     try:
-        signed = rosters.load(Path(path))
+        roster = Roster.from_bytes(public_files.read(Path(path), MAX_BYTES, "the roster"))
     except FlheError as error:
         mend = "get the file that the sites have agreed on again"
         return None, [Check("roster", "fail", str(error), mend)]
-    return signed, [_hash(signed.roster, hash_), _signatures(signed)]
+    return roster, [_hash(roster, hash_)]
 
 
 def check_member(roster: Roster, identity: Identity) -> Check:
     """Check that the site is listed."""
-    mend = "send the site's request (flhe keygen) to the roster's collector, or pin the new one"
+    mend = "send the site's card to the coordinator, or join the federation's last file"
     size = len(roster.members)
     return tried("member", mend, lambda: f"{roster.name(identity.public)}, one of {size} sites")
 
@@ -112,17 +112,9 @@ def _hash(roster: Roster, pinned_hash: str) -> Check:
         return ", ".join(fingerprint.lines(roster.hash))
 
     mend = (
-        "compare the words with the other sites (flhe roster show), and pin what all have agreed on"
+        "compare the words with the other sites, and pin what all have agreed on (flhe site join)"
     )
     return tried("roster hash", mend, words)
-
-
-def _signatures(signed: SignedRoster) -> Check:
-    def all_have() -> str:
-        signed.check_complete()
-        return f"all {len(signed.roster.members)} sites have signed"
-
-    return tried("signatures", "flhe roster sign, flhe roster merge", all_have)
 
 
 def _shown(policy: Policy, schemes: list[str]) -> Checks:

@@ -13,6 +13,7 @@ from rich.text import Text
 from flhe.errors import FlheError
 from flhe.node.policy import Policy, allowed, listed, setting
 from flhe.provision.budgets import check_budget
+from flhe.provision.check_gate import check_gate
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
@@ -42,14 +43,16 @@ def examine(
         found += check_home(home)
         identity, check = identity_in(home)
         found.append(check)
-    signed, checks = pinned(config)
+    roster, checks = pinned(config)
     found += checks
-    if signed is not None and identity is not None:
-        found.append(check_member(signed.roster, identity))
+    if roster is not None and identity is not None:
+        found.append(check_member(roster, identity))
     try:
         policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
         found += check_policy(policy)
         found += check_budget(policy)
+        if identity is not None:
+            found.append(check_gate(identity.public, policy.metrics))
     except FlheError as error:
         mend = "correct it in the node config; the node refuses every message until then"
         found.append(Check("policy", "fail", str(error), mend))
@@ -58,7 +61,7 @@ def examine(
         named = listed(config, "flhe-schemes") or allowed()
     except FlheError:
         named = allowed()
-    found += check_versions([s for s in named if signed is None or signed.roster.allows(s)])
+    found += check_versions([s for s in named if roster is None or roster.allows(s)])
     if superlink:
         found.append(check_tls(superlink, roots))
     return found

@@ -1,4 +1,4 @@
-"""`flhe keys ...`: back up a site's keys, restore them, and rotate its identity."""
+"""`flhe keys ...`: back up a site's keys, and restore them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flhe.provision.public_files import check_new
 if TYPE_CHECKING:
     from flhe.node.backup import Backup
 
-keys = typer.Typer(no_args_is_help=True, help="A site's keys: back up, restore, rotate.")
+keys = typer.Typer(no_args_is_help=True, help="A site's keys: back up, restore.")
 
 Phrase = Annotated[
     Path | None,
@@ -74,30 +74,6 @@ def restore(
         f"Open models that were sealed before, and then delete {home / 'archive'}:\n"
         f"   flhe open MODEL --key {home}",
     )
-
-
-@keys.command(
-    epilog=examples("flhe keys rotate --home state --new-home state-2 --name a --out a2.site")
-)
-def rotate(
-    home: Annotated[Path, typer.Option(metavar="OLD", help="The state directory so far.")],
-    new_home: Annotated[
-        Path, typer.Option(metavar="NEW", help="The new state directory; it does not exist yet.")
-    ],
-    name: Annotated[str, typer.Option(help="The site's name in the roster.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.site", help="The request; by default NAME.site.")
-    ] = None,
-) -> Answer:
-    """Make a new identity, and a request to take the old one's place."""
-    from flhe.provision import sites
-
-    answer = sites.rotate(home, new_home, name, out)
-    answer.shown += (
-        f"4. Go on with {home} until all sites pin the new roster; then set flhe-home to {new_home}.\n"
-        f"5. Models sealed until then open with {home}: back it up before you delete it.",
-    )
-    return answer
 
 
 def _kept(place: Path, kept: Backup, more: str) -> Answer:

@@ -17,8 +17,8 @@ from rich.table import Table
 from flhe.answer import Answer
 from flhe.errors import ConfigError, StoreError, config_errors
 from flhe.keys.agreement.dealt import Dealt, deal
+from flhe.keys.roster.pinned import load_pinned
 from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import load_pinned
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
 from flhe.wire import files

@@ -1,8 +1,7 @@
-"""Rosters and requests for `flhe roster`, and their display."""
+"""Rosters of the federation's files: their display, their differences, and what a site refuses."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,51 +9,11 @@ from rich.table import Table
 
 from flhe.errors import ConfigError, config_errors
 from flhe.keys.roster import fingerprint
-from flhe.keys.roster.roster import Member, Roster
-from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned
-from flhe.provision import public_files, sites
+from flhe.keys.roster.pinned import check_pinned
+from flhe.keys.roster.roster import Roster
 
 MANY = 100
 """Number of sites beyond which their table has no lines between them."""
-
-
-def newcomer(path: Path) -> Member:
-    """Return the site of a request; ConfigError for one that replaces a key.
-
-    Also the errors of `sites.read_request`.
-    """
-    asked = sites.read_request(path)
-    if asked.replaces:
-        raise ConfigError(f"--site {path}: it replaces a listed key; use flhe roster replace")
-    return asked.member
-
-
-def replaced(roster: Roster, path: Path) -> Roster:
-    """Return the roster with a site's rotated key.
-
-    Raises ConfigError: the request does not replace the listed key of a site of that name; also the
-    errors of `sites.read_request`.
-    """
-    asked = sites.read_request(path)
-    if not asked.replaces:
-        raise ConfigError(
-            f"--site {path}: the old key has not signed this request. Make it by flhe keys "
-            "rotate; if the old key is lost, flhe roster remove the site, and flhe roster add it"
-        )
-    named = {member.name: member.public for member in roster.members}
-    if named.get(asked.member.name) != asked.replaces:
-        raise ConfigError(
-            f"--site {path}: it replaces a key that the roster does not list for {asked.member.name}"
-        )
-    return roster.replaced(asked.replaces, asked.member.public)
-
-
-def in_force(path: Path) -> Roster:
-    """Return the previous roster, signed by all of its members; ConfigError for another."""
-    signed = load(path)
-    with config_errors(f"--previous {path}: name the roster that is in force so far"):
-        signed.check_complete()
-    return signed.roster
 
 
 def check_hash(roster: Roster, written: str) -> None:
@@ -85,42 +44,30 @@ def difference(old: Roster, new: Roster) -> str:
     return "\n".join(lines) or "Nothing differs from the previous roster."
 
 
-def load(path: Path) -> SignedRoster:
-    """Read a roster file with any signatures; ConfigError if it is invalid."""
-    data = public_files.read(path, MAX_FILE, "the roster")
-    with config_errors(f"{path}"):
-        return SignedRoster.from_bytes(data)
-
-
-def table(signed: SignedRoster) -> Table:
+def table(roster: Roster) -> Table:
     """Return one row for each site, in order of names."""
-    out = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=len(signed.roster.members) < MANY)
-    for heading in ("site", "key", "in words, all of it", "signed"):
+    out = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=len(roster.members) < MANY)
+    for heading in ("site", "key", "in words, all of it"):
         out.add_column(heading, overflow="fold")
-    missing = set(signed.missing)
-    for member in sorted(signed.roster.members, key=lambda m: m.name):
-        said = "no" if member in missing else "yes"
+    for member in sorted(roster.members, key=lambda m: m.name):
         words = "\n".join(fingerprint.lines(member.public))
-        out.add_row(member.name, f"{member.public.hex()[:16]} ...", words, said)
+        out.add_row(member.name, f"{member.public.hex()[:16]} ...", words)
     return out
 
 
-def data(signed: SignedRoster) -> dict[str, Any]:
+def data(roster: Roster) -> dict[str, Any]:
     """Return all of a roster as JSON values."""
-    roster, missing = signed.roster, set(signed.missing)
     sites = [
         {
             "name": member.name,
             "key": member.public,
             "words": " ".join(fingerprint.lines(member.public)),
-            "signed": member not in missing,
         }
         for member in sorted(roster.members, key=lambda m: m.name)
     ]
     return {
         "hash": roster.hash,
         "words": " ".join(fingerprint.lines(roster.hash)),
-        "signed_by_all": not missing,
         "sites": sites,
         "collusion": roster.collusion,
         "min_members": roster.min_members,
@@ -153,7 +100,7 @@ def hash_of(roster: Roster) -> str:
 
 
 def check_revoked(old: Roster, new: Roster) -> None:
-    """Refuse to sign a roster that no longer revokes a revoked key; ConfigError."""
+    """Refuse a roster that no longer revokes a revoked key; ConfigError."""
     if lost := sorted(set(old.revoked) - set(new.revoked)):
         listed = {member.public: member.name for member in new.members}
         named = ", ".join(
@@ -161,6 +108,6 @@ def check_revoked(old: Roster, new: Roster) -> None:
             for key in lost
         )
         raise ConfigError(
-            f"the previous roster has revoked keys that this one does not: {named}; do not sign "
-            "it, and have it made from the previous one (flhe roster add, remove, replace)"
+            f"expected all revoked keys of the roster in force, got one without {named}: call the "
+            "coordinator, who must publish from the last file"
         )

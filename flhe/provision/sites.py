@@ -1,4 +1,4 @@
-"""Identity of a site: created once, rotated if needed, and requested for a roster."""
+"""Identity of a site: created once, and its public key in a file."""
 
 from __future__ import annotations
 
@@ -17,36 +17,27 @@ IDENTITY = "identity.key"
 
 
 def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> Answer:
-    """Return the request in `path` and the key in `home`, with the next steps.
-
-    `made` says whether the key is new. Nothing of it is secret.
-    """
+    """Return the key in `home` and its file `path`; `made` says whether the key is new."""
     public, name = request.member.public, request.member.name
     key = f"{home} has an identity already, which {name} keeps."
     if made:
         key = f"A new identity for {name} is in {home}."
-    then = f"flhe roster new --out ROSTER --site {path} --site ... --scheme ..."
-    if request.replaces:
-        then = f"flhe roster replace ROSTER --site {path} --out NEW"
     words = fingerprint.lines(public)
     told = "".join(f"     {line}\n" for line in words)
     text = f"""{key}
 
 key  {public.hex()}
 {told}
-1. Send {path} to the roster's collector; it holds no secret.
-2. The collector calls you. Read out the words above, and check that they see the same. They then type:
-   {then}
-3. Back the identity up. Without it the site needs a new one, and all sites need a new roster:
-   flhe keys backup --home {home} --out {name}.backup"""
+{path} has the public key; it holds no secret.
+Back the identity up: flhe keys backup --home {home} --out {name}.backup"""
     data = {"name": name, "key": public, "words": " ".join(words), "home": home, "request": path}
     return Answer(data | {"new": made}, text)
 
 
 def enrol(home: Path, name: str, out: Path | None) -> Answer:
-    """Create a site's identity, unless it has one, and its request.
+    """Create a site's identity, unless it has one, and the file with its public key.
 
-    `home` is created if missing, 0700; the request's default file is NAME.site. Raises ConfigError,
+    `home` is created if missing, 0700; the default file is NAME.site. Raises ConfigError,
     StoreError: an invalid member name, a directory that is open to others, or an existing file.
     """
     path = _path(name, out)
@@ -56,25 +47,6 @@ def enrol(home: Path, name: str, out: Path | None) -> Answer:
     if not (path.is_file() and public_files.read(path, MAX_FILE, "--out") == data):
         public_files.write_new(path, data)
     return _report(request, path, home, made=made)
-
-
-def rotate(home: Path, new_home: Path, name: str, out: Path | None) -> Answer:
-    """Create an identity in `new_home`, and a request to replace the one in `home`.
-
-    The old directory stays unchanged: its keys are in use until all sites have pinned the new
-    roster.
-
-    Raises ConfigError, StoreError: as `enrol`; there is no identity in `home`, or one in
-    `new_home`.
-    """
-    path = _path(name, out)
-    public_files.check_new(path)
-    old = existing(home)
-    if new_home.exists():
-        raise ConfigError(f"--new-home {new_home}: it exists already, name a new directory")
-    request = Enrolment.make(name, _store(new_home).identity(), old)
-    public_files.write_new(path, request.to_bytes())
-    return _report(request, path, new_home, made=True)
 
 
 def has_identity(home: Path) -> bool:
@@ -93,11 +65,6 @@ def existing(home: Path) -> Identity:
             f"--home {home}: no identity in it; make one with: flhe keygen --home {home} --name NAME"
         )
     return _store(home).identity()
-
-
-def read_request(path: Path) -> Enrolment:
-    """Read a request to be listed; errors of `Enrolment.from_bytes`, and ConfigError."""
-    return Enrolment.from_bytes(public_files.read(path, MAX_FILE, "--site"))
 
 
 def _path(name: str, out: Path | None) -> Path:

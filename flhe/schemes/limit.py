@@ -25,6 +25,8 @@ class Limit:
         Return the stricter of two values.
     default, simulated : bool, int or float
         Value if the site sets none, in a deployment and in a simulation.
+    help : str
+        Meaning, one line.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Limit:
     stricter: Callable[[Value, Value], Value]
     default: Value
     simulated: Value
+    help: str = ""
 
     def read(self, text: str) -> Value:
         """Parse a value written by a person; ValueError for an invalid one."""

@@ -33,6 +33,12 @@ APP = Refusal(
 INTERNAL = Refusal(
     1002, "flhe/internal", "flhe failed there unexpectedly; see errors.log in its state directory"
 )
+GATE = Refusal(
+    1033,
+    "flhe/gate",
+    "its site's gate stopped the reply, which held more than flhe has sealed: put HEMod() first in "
+    "ClientApp(mods=[...]); see audit.log and errors.log in the gate's directory",
+)
 _TABLE: dict[type[e.FlheError], Refusal] = {
     e.LeftError: Refusal(1021, "flhe/left", "it has left the federation"),
     e.FederationsError: Refusal(
@@ -127,7 +133,7 @@ def refusal_for(error: BaseException) -> Refusal:
 
 def find(code: int) -> Refusal | None:
     """Return the refusal of that code, or None if no node of this version sends it."""
-    return next((r for r in (APP, INTERNAL, *_TABLE.values()) if r.code == code), None)
+    return next((r for r in (APP, INTERNAL, GATE, *_TABLE.values()) if r.code == code), None)
 
 
 def explain(code: int, reason: str | None) -> str:
@@ -136,6 +142,13 @@ def explain(code: int, reason: str | None) -> str:
         return f"{refusal.slug}: {refusal.meaning}"
     said = f", {printable(reason)}" if code == 0 and reason else ""
     return _FLOWERS.get(code, f"error code {code}{said}")
+
+
+def reason_of(code: int) -> str | None:
+    """Return the one text that may travel with a code of ours or Flower's; None for other codes."""
+    if refusal := find(code):
+        return refusal.slug
+    return f"flower/{code}" if code in _FLOWERS else None
 
 
 _FLOWERS = {

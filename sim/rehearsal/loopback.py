@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import FlheError
+from flhe_app.environment import free_port
 from flhe_app.outcome import Tail
 from flhe_app.shelf import serving
 from flhe_app.superlink import LOOK_S, Value, pairs
@@ -32,7 +33,7 @@ from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND, RATES, SITES, V
 from flhe_lab.rehearsal.logs import Logs
 from flhe_lab.rehearsal.machines import COMMAND_S, Machines
 from flhe_lab.rehearsal.search import Secrets
-from flhe_lab.rehearsal.trust import Trust, provide
+from flhe_lab.rehearsal.trust import NAME, Trust, provide
 
 AWAY_S, RESTART_S = 25.0, 4.0
 """Seconds until a killed SuperNode is started again, and between two tries: it is refused while it
@@ -97,34 +98,33 @@ class Loopback:
 
         Raises FlheError: something did not start: what, and why.
         """
-        self._say("making keys, certificates, identities, a signed roster and a signed app")
+        self._say(
+            "setting up sites and a coordinator: flhe site init, federation new, add, publish, join"
+        )
         app = self.scratch / "app"
         loopback_app.write_app(app)
         homes = {name: self.home(name) for name in SITES}
-        self.trust: Trust = provide(self.scratch, homes, self.plan.schemes, app)
-        for key in self.trust.node_keys.values():
-            self.secrets.add("SuperNode key", key.scalar)
-        configs = {name: self._config(index, name) for index, name in enumerate(SITES)}
-        self.machines = Machines(self.trust, self.scratch, configs, self.logs, self.plan.patience)
+        relay = free_port()
+        self.trust: Trust = provide(
+            self.scratch, homes, self.plan.schemes, app, relay, self._settings
+        )
+        for name in SITES:
+            self.secrets.add("SuperNode key", self.trust.scalar(name))
+        self.machines = Machines(self.trust, self.scratch, relay, self.logs, self.plan.patience)
         with serving(self.trust.shelf) as hub:
             self._say("starting the SuperLink, registering the SuperNodes' keys")
             with self.machines.up(hub):
                 for name in SITES:
                     self.machines.start(name)
-                with ThreadPoolExecutor(len(SITES)) as pool:
-                    relay = self.machines.relay
-                    list(pool.map(lambda c: self.trust.doctor(pairs(c), relay), configs.values()))
-                self._say(f"started, and checked by `flhe doctor`: {', '.join(SITES)}")
+                self._say(f"flhe site start, which checks each node first: {', '.join(SITES)}")
                 yield
 
-    def _config(self, index: int, name: str) -> dict[str, Value]:
+    def _settings(self, name: str) -> dict[str, Value]:
+        """What a site adds to its node config."""
         self.notes(name).mkdir(mode=0o700)
         return {
-            "partition-id": index,
+            "partition-id": SITES.index(name),
             "num-partitions": len(SITES),
-            "flhe-home": str(self.home(name)),
-            "flhe-roster": str(self.trust.roster_file),
-            "flhe-roster-hash": self.trust.roster.hash.hex(),
             "flhe-max-federations": len(self.plan.schemes),
             "loopback-notes": str(self.notes(name)),
         }
@@ -179,7 +179,7 @@ class Loopback:
     def _renew(self, run: Run) -> None:
         """Stop a run, and have another one go on with it under another learning rate."""
         log = f"flwr-stop-{run.scheme}"
-        if not self.machines.flwr("stop", str(run.id), "flhe", log=log).get("success"):
+        if not self.machines.flwr("stop", str(run.id), NAME, log=log).get("success"):
             why = self.logs.why(log, "superlink")
             raise FlheError(f"`flwr stop` did not stop {run.scheme}{why}")
         run.now = self._flwr_run(run.scheme, run.place, resume=True)
@@ -220,7 +220,7 @@ class Loopback:
             "lr": RATES[resume],
             "resume": resume,
         }
-        return ("run", loopback_app.APP_ID, "flhe", "--run-config", pairs(config))
+        return ("run", loopback_app.APP_ID, NAME, "--run-config", pairs(config))
 
     def _look(self) -> None:
         """Take in what runs report and what is in the state directories; see that all goes on."""
@@ -278,7 +278,7 @@ class Loopback:
         seconds = COMMAND_S * self.plan.patience
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            listed = self.machines.flwr("ls", "flhe", log="flwr-ls").get("runs", [])
+            listed = self.machines.flwr("ls", NAME, log="flwr-ls").get("runs", [])
             found = {int(run["run-id"]): str(run["status"]) for run in listed}
             for run in self.runs:
                 run.status = found.get(run.now, "")

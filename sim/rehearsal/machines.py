@@ -1,14 +1,18 @@
 """The processes of a loopback deployment: a SuperLink, SuperNodes, the commands that speak to them.
 
-All traffic of SuperNodes and commands passes a relay that writes it down; see `wiretap`.
+All traffic of SuperNodes and commands passes a relay that writes it down; see `wiretap`. Each
+SuperNode connects to its site's gate, and the gate to the relay.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,10 +22,10 @@ from typing import Any, NoReturn
 import psutil
 
 from flhe.errors import FlheError
-from flhe_app.environment import FLOWER_CONFIG, answers, environment, free_port
+from flhe_app.environment import answers, environment, free_port
 from flhe_app.outcome import Tail
 from flhe_app.processes import Children, describe_exit, script, stop_tagged
-from flhe_app.superlink import Value, pairs, start_superlink
+from flhe_app.superlink import start_superlink
 from flhe_lab.rehearsal.logs import Logs
 from flhe_lab.rehearsal.trust import Trust
 from flhe_lab.rehearsal.wiretap import wiretap
@@ -42,7 +46,6 @@ class SuperNode:
     """
 
     name: str
-    config: dict[str, Value]
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     log: Tail | None = None
@@ -54,24 +57,33 @@ class SuperNode:
         return self.process is None or self.process.poll() is not None
 
 
+@dataclass(slots=True)
+class Gate:
+    """One site's gate: its port, and its process."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+
 class Machines:
     """The SuperLink and its SuperNodes.
 
-    Their files are in `scratch`, removed when `up` is left. `configs` is the node config of each site;
-    time limits are multiplied by `patience`.
+    Their files are in `scratch`, removed when `up` is left. The relay listens on the port `relay`; time
+    limits are multiplied by `patience`.
     """
 
     def __init__(
         self,
         trust: Trust,
         scratch: Path,
-        configs: Mapping[str, dict[str, Value]],
+        relay: int,
         logs: Logs,
         patience: float = 1.0,
     ) -> None:
-        self._trust, self._scratch = trust, scratch
+        self._trust, self._scratch, self.relay = trust, scratch, relay
         self.logs, self._patience = logs, patience
-        self.nodes = {name: SuperNode(name, config) for name, config in configs.items()}
+        self.nodes = {name: SuperNode(name) for name in trust.sites}
+        self.gates: dict[str, Gate] = {}
 
     @property
     def captured(self) -> Path:
@@ -90,11 +102,8 @@ class Machines:
         self._children = Children(env, self._scratch)
         try:
             port = self._start_superlink()
-            with wiretap(self._trust.tls, port, self.captured) as self.relay:
-                authority = f'root-certificates = "{self._trust.tls.authority}"'
-                config = FLOWER_CONFIG.format(port=self.relay)
-                config = config.replace("insecure = true", authority)
-                (self._scratch / "config.toml").write_text(config, encoding="utf-8")
+            with wiretap(self._trust.tls, port, self.captured, self.relay):
+                shutil.copy(self._trust.desk / "config.toml", self._scratch)
                 self._register()
                 yield
         finally:
@@ -106,8 +115,6 @@ class Machines:
 
     def _start_superlink(self) -> int:
         tls = self._trust.tls
-        options = ["--enable-supernode-auth", "--ssl-ca-certfile", str(tls.authority)]
-        options += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
 
         def fail(reason: str) -> NoReturn:
             why = self.logs.why("superlink")
@@ -118,7 +125,7 @@ class Machines:
             self.logs.path("superlink"),
             self._scratch,
             fail,
-            *options,
+            *self._trust.superlink,
             answers=lambda port: answers(port, tls.client_context()),
             patience=self._patience,
         )
@@ -126,9 +133,9 @@ class Machines:
 
     def _register(self) -> None:
         def one(name: str) -> None:
-            key = self._trust.node_keys[name].public
-            words = ("supernode", "register", str(key), "flhe")
-            if not self.flwr(*words, log=f"flwr-register-{name}").get("success"):
+            if not self.flwr(*self._trust.register[name], log=f"flwr-register-{name}").get(
+                "success"
+            ):
                 why = self.logs.why(f"flwr-register-{name}", "superlink")
                 raise FlheError(f"`flwr supernode register` failed for {name}{why}")
 
@@ -136,17 +143,30 @@ class Machines:
             list(pool.map(one, self.nodes))
 
     def start(self, name: str) -> None:
-        """Start a site's SuperNode."""
-        node, trust = self.nodes[name], self._trust
-        command = [script("flower-supernode"), "--superlink", f"127.0.0.1:{self.relay}"]
-        command += ["--root-certificates", str(trust.tls.authority)]
-        command += ["--auth-supernode-private-key", str(trust.node_keys[name].private)]
-        command += ["--trusted-entities", str(trust.reviewers)]
-        command += ["--host", "127.0.0.1", "--port", str(free_port())]
-        command += ["--node-config", pairs(node.config)]
+        """Start a site's SuperNode, and its gate unless that runs."""
+        if name not in self.gates:
+            self.start_gate(name)
+        node, gate = self.nodes[name], f"127.0.0.1:{self.gates[name].port}"
+        command = self._trust.start(name, gate, free_port())
         node.log, node.taken = Tail(self.logs.path(name), new=True), False
         node.process = self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
         node.starts += 1
+
+    def start_gate(self, name: str) -> None:
+        """Start a site's gate, and wait until it listens; one that ran before keeps its port."""
+        old = self.gates.get(name)
+        port = free_port() if old is None else old.port
+        command = self._trust.gate(name, f"127.0.0.1:{port}")
+        log = self.logs.path(f"gate-{name}")
+        process = self._children.start(command, log=log, cwd=self._scratch)
+        self.gates[name] = Gate(port, process)
+        until = time.monotonic() + COMMAND_S * self._patience
+        while not _listens(port):
+            if process.poll() is not None or time.monotonic() > until:
+                raise FlheError(
+                    f"the gate of {name} does not listen{self.logs.why(f'gate-{name}')}"
+                )
+            time.sleep(0.1)
 
     def taken(self, name: str) -> bool:
         """Whether the SuperLink has let a site's SuperNode in, since it was started last."""
@@ -178,6 +198,10 @@ class Machines:
         if self._superlink.poll() is not None:
             how = describe_exit(self._superlink.returncode)
             raise FlheError(f"flower-superlink {how}{self.logs.why('superlink')}")
+        for name, gate in self.gates.items():
+            if gate.process.poll() is not None:
+                how = describe_exit(gate.process.returncode)
+                raise FlheError(f"the gate of {name} {how}{self.logs.why(f'gate-{name}')}")
         for name, node in self.nodes.items():
             if node.process is not None and node.ended and name != away:
                 how = describe_exit(node.process.returncode)
@@ -206,3 +230,9 @@ class Machines:
                 f"waited {seconds:g} s for {what} to end; --patience gives it more"
                 f"{self.logs.why(log)}"
             ) from None
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False

@@ -155,7 +155,7 @@ def _controls(
     publics = loopback.trust.roster.publics
     raw = all(share_seen(public, ups) == 1.0 for public in publics)
     yield "identities' public keys, raw", raw
-    keys = [key.public for key in loopback.trust.node_keys.values()]
+    keys = map(loopback.trust.public_key, loopback.trust.sites)
     read, form = serialization.load_ssh_public_key, serialization.PublicFormat.SubjectPublicKeyInfo
     # As Flower sends them, before base64.
     pems = (read(key.read_bytes()).public_bytes(serialization.Encoding.PEM, form) for key in keys)

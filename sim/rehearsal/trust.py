@@ -1,4 +1,4 @@
-"""Keys and certificates of a throw-away federation, made with the commands that docs/deploy.md names.
+"""A throw-away federation, made by the commands of docs/deploy.md, as its people type them.
 
 Four separate things, as in a real one. TLS: who the SuperLink is. SuperNode keys: which machines may
 connect to it. Identities and the roster: who the sites are for each other, whatever the SuperLink says.
@@ -7,165 +7,158 @@ A reviewer's key: which apps may run on the sites.
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
+import shlex
 import subprocess
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_ssh_private_key,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from flhe.errors import FlheError
 from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.provision.federation.published import Published
 from flhe.wire.files import create
 from flhe_app.processes import script
-from flhe_app.shelf import add_signature, trusted_entities
+from flhe_app.superlink import Value, pairs
 from flhe_lab.rehearsal.wiretap import Tls
 
-
-@dataclass(frozen=True, slots=True)
-class NodeKey:
-    """A SuperNode's key for its SuperLink, as OpenSSH writes them."""
-
-    private: Path  # File
-    public: Path  # File
-    scalar: bytes  # The secret number itself, 48 bytes, big-endian
-
-    def __repr__(self) -> str:
-        return f"NodeKey({self.private.name})"
+NAME = "rehearsal"
+"""The federation's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """All of it."""
+    """What the coordinator and the sites have."""
 
+    desk: Path  # The coordinator's directory
+    sites: dict[str, Path]  # Each site's directory
     tls: Tls  # The SuperLink's certificate
-    node_keys: dict[str, NodeKey]  # Of each site's SuperNode
-    roster_file: Path  # The roster, signed by all sites
-    roster: Roster  # The same
+    superlink: list[str]  # Options of the SuperLink, without its address
+    register: dict[str, list[str]]  # Words of `flwr` that register each SuperNode
     shelf: Path  # Directory of the signed app
-    reviewers: Path  # What SuperNodes' --trusted-entities reads
 
-    def doctor(self, node_config: str, port: int) -> None:
-        """Have `flhe doctor` check a node; FlheError for what it finds wrong."""
-        superlink = ("--superlink", f"127.0.0.1:{port}")
-        authority = ("--root-certificates", str(self.tls.authority))
-        _flhe("doctor", "--node-config", node_config, *superlink, *authority)
+    @property
+    def roster(self) -> Roster:
+        """The roster that the sites have joined."""
+        return Published.read(self.desk / f"{NAME}.flhe").roster
+
+    def public_key(self, site: str) -> Path:
+        """The public key of a site's SuperNode, OpenSSH's."""
+        return self.desk / "supernodes" / f"{site}.pub"
+
+    def scalar(self, site: str) -> bytes:
+        """The secret number of a site's SuperNode key, 48 bytes, big-endian."""
+        key = load_ssh_private_key((self.sites[site] / "node.key").read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key.private_numbers().private_value.to_bytes(48, "big")
+
+    def gate(self, site: str, at: str) -> list[str]:
+        """The command that starts a site's gate, which listens at HOST:PORT."""
+        return [
+            script("flhe"),
+            "site",
+            "gate",
+            NAME,
+            "--dir",
+            f"{self.sites[site]}",
+            "--listen",
+            at,
+        ]
+
+    def start(self, site: str, gate: str, port: int) -> list[str]:
+        """The command that starts a site's SuperNode."""
+        where = ("--dir", f"{self.sites[site]}", "--gate", gate, "--port", f"{port}")
+        return [script("flhe"), "site", "start", NAME, *where]
 
 
-def provide(scratch: Path, homes: Mapping[str, Path], schemes: Sequence[str], app: Path) -> Trust:
-    """Make everything in the directory `scratch`.
+def provide(
+    scratch: Path,
+    homes: Mapping[str, Path],
+    schemes: Sequence[str],
+    app: Path,
+    port: int,
+    settings: Callable[[str], Mapping[str, Value]],
+) -> Trust:
+    """Set up a coordinator and its sites in the directory `scratch`, by commands alone.
+
+    `homes` has each site's state directory, `port` is the SuperLink's as sites reach it. The roster
+    allows `schemes`; a reviewer signs the Flower app in the directory `app`; each site adds its
+    `settings` to its node config.
 
     Raises FlheError: a command failed.
-
-    `scratch` is empty; `homes` is where each site's state directory will be; the roster allows
-    `schemes`; a reviewer signs the Flower app in the directory `app`.
     """
-    requests = {name: scratch / f"{name}.site" for name in homes}
-    roster = scratch / "roster"
+    desk, sites = scratch / "desk", {name: scratch / name for name in homes}
     next(iter(homes.values())).parent.mkdir(mode=0o700)
-    for name, home in homes.items():
-        _flhe("keygen", "--home", str(home), "--name", name, "--out", str(requests[name]))
-    listed = [word for path in requests.values() for word in ("--site", str(path))]
-    listed += [word for scheme in schemes for word in ("--scheme", scheme)]
+    shelf, reviewer = _shelf(scratch, app)
+
+    def init(name: str) -> Path:
+        where = ("--dir", f"{sites[name]}", "--home", f"{homes[name]}")
+        return Path(_flhe("site", "init", NAME, "--name", name, *where, "--yes")["card"])
+
     # None may conspire with the server, or three sites could not spare one.
-    _flhe("roster", "new", "--out", str(roster), *listed, "--collusion", "0")
-    found = SignedRoster.from_bytes(roster.read_bytes()).roster
-    for home in homes.values():
-        agreed = ("--roster-hash", found.hash.hex())
-        _flhe("roster", "sign", str(roster), "--home", str(home), *agreed)
-    _flhe("roster", "check", str(roster), "--roster-hash", found.hash.hex())
-    keys = {name: node_key(scratch / f"{name}.key") for name in homes}
-    shelf, reviewers = _shelf(scratch, app)
-    return Trust(tls(scratch), keys, roster, found, shelf, reviewers)
+    words = ("--address", f"127.0.0.1:{port}", "--reviewer", f"{reviewer}", "--collusion", "0")
+    listed = [word for scheme in schemes for word in ("--scheme", scheme)]
+    with ThreadPoolExecutor(len(sites)) as pool:
+        cards = list(pool.map(init, sites))
+        _flhe("federation", "new", NAME, "--dir", f"{desk}", *words, *listed)
+        _flhe("federation", "add", f"{desk}", *map(str, cards), "--yes")
+        published = _flhe("federation", "publish", f"{desk}")
+        agreed = ("--roster-hash", published["roster"]["hash"])
+        join = ("site", "join", published["file"], *agreed, "--dir")
+        list(pool.map(lambda directory: _flhe(*join, f"{directory}"), sites.values()))
+    for name, directory in sites.items():
+        with (directory / "node.toml").open("a", encoding="utf-8") as file:
+            file.write(pairs(settings(name), "\n") + "\n")
+    found = Tls(*(desk / "tls" / name for name in ("ca.crt", "superlink.pem", "superlink.key")))
+    register = {
+        name: shlex.split(line)[1:] for name, line in zip(sites, published["register"], strict=True)
+    }
+    return Trust(desk, sites, found, _without_address(published["superlink"]), register, shelf)
+
+
+def _without_address(command: Sequence[str]) -> list[str]:
+    """The published command's options: the relay has the address, and the SuperLink another port."""
+    at = command.index("--port") + 2
+    return [*command[at:]]
 
 
 def _shelf(scratch: Path, app: Path) -> tuple[Path, Path]:
-    """The app, signed by a reviewer whom all sites trust; and the file that says so."""
-    from flwr.cli.build import build_fab_from_disk
-
-    shelf, reviewers = scratch / "shelf", scratch / "reviewers.yaml"
+    """The app, built and signed by a reviewer; and the reviewer's public key."""
+    shelf, key, made = scratch / "shelf", scratch / "reviewer", Ed25519PrivateKey.generate()
     shelf.mkdir(mode=0o700)
-    fab, reviewer = shelf / "app.fab", Ed25519PrivateKey.generate()
-    fab.write_bytes(build_fab_from_disk(app))
-    add_signature(fab, reviewer, int(time.time()))
-    reviewers.write_text(json.dumps(trusted_entities([reviewer.public_key()])), encoding="utf-8")
-    return shelf, reviewers
+    create(key, made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    create(key.with_suffix(".pub"), public)
+    _run([script("flwr"), "build", "--app", f"{app}"], shelf)
+    (fab,) = shelf.glob("*.fab")
+    _flhe("shelf", "sign", f"{fab}", "--key", f"{key}")
+    return shelf, key.with_suffix(".pub")
 
 
-def _flhe(*words: str) -> None:
-    """Run a command as an administrator types it; FlheError with what it says where it fails."""
-    command = [script("flhe"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise FlheError(f"`flhe {words[0]}` ended with {done.returncode}: {said}")
-
-
-def tls(directory: Path) -> Tls:
-    """Make an authority and a server certificate for 127.0.0.1, valid for a day.
-
-    The authority's own key is forgotten: it signs this one certificate.
-    """
-    authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    authority = _certificate("flhe loopback authority", authority_key, authority_key, None)
-    server = _certificate("flhe loopback SuperLink", key, authority_key, "127.0.0.1")
-    found = Tls(directory / "ca.crt", directory / "server.pem", directory / "server.key")
-    create(found.authority, authority.public_bytes(Encoding.PEM))
-    create(found.certificate, server.public_bytes(Encoding.PEM))
-    create(found.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+def _flhe(*words: str) -> dict[str, Any]:
+    """Run a command as an administrator types it, and return its JSON."""
+    found: dict[str, Any] = json.loads(_run([script("flhe"), *words, "--json"]))
     return found
 
 
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    authority: ec.EllipticCurvePrivateKey,
-    address: str | None,
-) -> x509.Certificate:
-    """Certificate of `name`; that of an authority where there is no address."""
-    now = datetime.datetime.now(datetime.UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "flhe loopback authority")])
-    signs, public = address is None, key.public_key()
-    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    usage = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
-    usage |= {"digital_signature": not signs, "key_cert_sign": signs, "crl_sign": signs}
-    extensions: list[tuple[x509.ExtensionType, bool]] = [
-        (x509.BasicConstraints(ca=signs, path_length=0 if signs else None), True),
-        (x509.KeyUsage(**usage), True),
-        (x509.SubjectKeyIdentifier.from_public_key(public), False),
-        (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),
-    ]
-    if address is not None:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-        purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        extensions += [(names, False), (purpose, False)]
-    serial, day = x509.random_serial_number(), datetime.timedelta(days=1)  # clocks differ
-    builder = x509.CertificateBuilder(issuer, subject, public, serial, now - day, now + day)
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical)
-    return builder.sign(authority, SHA256())
-
-
-def node_key(path: Path) -> NodeKey:
-    """Make a SuperNode's key (ECDSA, P-384): `path`, and `path` with .pub behind it."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    public = path.with_name(f"{path.name}.pub")
-    create(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    create(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-    return NodeKey(path, public, key.private_numbers().private_value.to_bytes(48, "big"))
+def _run(command: Iterable[str], where: Path | None = None) -> str:
+    """Run a command; FlheError with what it says where it fails."""
+    words = [*command]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=where)  # noqa: S603
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        name = " ".join((Path(words[0]).name, *words[1:3]))
+        raise FlheError(f"`{name}` ended with {done.returncode}: {said}")
+    return done.stdout

@@ -42,8 +42,10 @@ class Tls:
 
 
 @contextmanager
-def wiretap(tls: Tls, port: int, directory: Path) -> Iterator[int]:
+def wiretap(tls: Tls, port: int, directory: Path, listen: int = 0) -> Iterator[int]:
     """Relay to 127.0.0.1:`port`, writing into the new `directory`; gives the port that it listens on.
+
+    `listen` is that port, 0 for a free one.
 
     Raises FlheError: it could not start.
     """
@@ -72,7 +74,7 @@ def wiretap(tls: Tls, port: int, directory: Path) -> Iterator[int]:
 
     async def relay() -> None:
         context = tls.server_context()
-        server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+        server = await asyncio.start_server(accept, "127.0.0.1", listen, ssl=context)
         started.append(int(server.sockets[0].getsockname()[1]))
         ready.set()
         await ended.wait()

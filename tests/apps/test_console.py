@@ -55,6 +55,26 @@ def test_the_selection_round_is_labelled_and_has_no_accuracy() -> None:
         assert outcome.to_json(SELECTS)["final_accuracy"] == accuracy
 
 
+def test_an_accuracy_that_comes_late_is_in_the_table() -> None:
+    """An evaluation from which a node drops out is opened after its round's report."""
+    outcome = Outcome.earlier([labelled(event(1, None, None), Settings()), *rounds(SELECTS)[1:]])
+    scores = {str(n): {"accuracy": 0.25, "loss": 2.5} for n in (1, 2)}
+    outcome.read({"event": "done", "sealed_model": None, "scores": scores})
+    assert [(r["accuracy"], r["loss"]) for r in outcome.rounds] == [(0.25, 2.5), *[(0.75, 0.5)] * 2]
+
+
+def test_a_long_wait_without_a_bar_says_so_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = plain()
+    with RoundDisplay(console, 2) as display:
+        display.say("training on 5 nodes")
+        display.still()
+        monkeypatch.setattr("flhe_app.console.NEWS_S", -1.0)
+        display.still()
+    first, again = shown(console).splitlines()
+    assert first == "training on 5 nodes"
+    assert re.fullmatch(r"training on 5 nodes \(\d s since the start\)", again)
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_display_names_the_selection_round(terminal: bool) -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=terminal, _environ={})

@@ -13,42 +13,55 @@ from typing import Any
 import pytest
 import yaml
 
-from flhe.node.policy import settings
+from flhe.gate import certificate
 from flhe.packages import EXTRA_OF, NEWEST_FLOWER
-from flhe.provision.flower_config import parse
-from tests.deploy.test_deploy_docs import BLOCKS, PAGE
+from flhe.provision import units
+from flhe.provision.federation.commands import superlink
+from flhe.provision.federation.office import Office, Terms
+from flhe.provision.site import start
+from flhe.provision.site.commands import GATE
+from flhe.provision.site.layout import Layout
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, Any] = COMPOSE["services"]
 SITES = ["site-a", "site-b", "site-c"]
+GATES = ["gate-a", "gate-b", "gate-c"]
 UNITS = {
     "superlink": "flower-superlink.service",
     **dict.fromkeys(SITES, "flower-supernode@.service"),
+    **dict.fromkeys(GATES, "flhe-gate@.service"),
 }
 GUIDE = (ROOT / "docs/how-to/run-in-containers.md").read_text(encoding="utf-8")
 
 
-def words(text: str) -> list[str]:
-    """Words of Flower's command in a unit or a service, for the federation `cardio`."""
-    text = text.replace("\\\n", " ").replace("%i", "cardio").replace("$$", "$")
-    (line,) = re.findall(r"^(?:ExecStart=\S*/|exec )(flower-super.*)", text, re.MULTILINE)
-    return [re.sub(r"\$\{?(\w+)\}?", r"$\1", word) for word in shlex.split(line)]
+def told(tmp: Path) -> list[str]:
+    """The SuperLink's command line, as `flhe federation publish` says it."""
+    office = Office(tmp)
+    terms = Terms("cardio", "coordinator.example:8000", ("flashe",))
+    office.settings.write_text(terms.to_toml(), encoding="utf-8")
+    return [word.replace(str(tmp), "/etc/flhe/cardio") for word in superlink(office)]
 
 
-def unit(name: str) -> str:
-    return (ROOT / "deploy" / UNITS[name]).read_text(encoding="utf-8")
+def words(service: dict[str, Any]) -> list[str]:
+    (line,) = re.findall(
+        r"^exec (flower-super.*)", service["command"][0].replace("\\\n", " "), re.M
+    )
+    return shlex.split(line)
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_service_runs_what_its_unit_runs(name: str) -> None:
-    service, text = SERVICES[name], unit(name)
-    assert words(service["command"][0]) == words(text)
-    assert service["entrypoint"] == ["/bin/sh", "-ec"]
-    assert "umask 077\n" in service["command"][0]
-    if name in SITES:
-        assert 'flhe doctor --node-config "$$NODE_CONFIG"\n' in service["command"][0]
+def test_a_service_runs_what_its_unit_runs(name: str, tmp_path: Path) -> None:
+    service, text = SERVICES[name], units.read(UNITS[name])
+    if name in SITES + GATES:
+        command = shlex.join(service["entrypoint"]).replace(" --dir /etc/flhe", "")
+        assert f"/{command}\n".replace("cardio", "%i") in text
+    else:
+        assert words(service)[1:] == told(tmp_path)[1:]
+        assert "ExecStart=@COMMAND@" in text
+        assert service["entrypoint"] == ["/bin/sh", "-ec"]
+        assert "umask 077\n" in service["command"][0]
     found = dict(re.findall(r"(\w+)=(\S+)", re.sub(r"#.*", "", DOCKERFILE.split("ENV ")[1])))
     found |= service["environment"]
     theirs = " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)).replace("%i", "cardio")
@@ -56,13 +69,29 @@ def test_a_service_runs_what_its_unit_runs(name: str) -> None:
         assert found[key] == value or key == "NUMBA_CACHE_DIR", key
 
 
+def test_a_supernode_reaches_its_gate_and_nothing_else() -> None:
+    """The gate's port and name are those of the SuperNode's settings and of the certificate."""
+    for site, gate in zip(SITES, GATES, strict=True):
+        assert SERVICES[site]["networks"] == [site]
+        assert COMPOSE["networks"][site] == {"internal": True}
+        networks = SERVICES[gate]["networks"]
+        assert networks == {"default": None, site: {"aliases": ["gate"]}}
+        assert SERVICES[gate]["volumes"][0] == SERVICES[site]["volumes"][0]
+        assert not set(SERVICES[gate]["volumes"][1:]) & set(SERVICES[site]["volumes"])
+        host, port = SERVICES[site]["environment"]["FLHE_GATE"].split(":")
+        assert host in certificate.NAMES
+        assert SERVICES[gate]["environment"]["FLHE_GATE"] == f"0.0.0.0:{port}"
+        assert GATE.endswith(f":{port}")
+
+
 @pytest.mark.parametrize("command", ["flower-superlink", "flower-supernode"])
 def test_flower_has_these_flags(command: str) -> None:
     script = Path(sys.executable).with_name(command)
     done = subprocess.run([script, "--help"], capture_output=True, text=True, check=True)
     known = set(re.findall(r"--[a-z-]+", done.stdout))
-    name = "superlink" if command == "flower-superlink" else "site-a"
-    flags = {word for word in words(SERVICES[name]["command"][0]) if word.startswith("--")}
+    flags = {word for word in words(SERVICES["superlink"]) if word.startswith("--")}
+    if command == "flower-supernode":
+        flags = {*start.options(Layout.of("cardio", Path("/etc/flhe")), "h:1", 9094)}
     assert len(flags) > 6
     assert flags <= known
 
@@ -88,32 +117,24 @@ def test_services_are_confined(name: str) -> None:
     assert not {"privileged", "user", "pid", "ipc", "cap_add", "devices"} & service.keys()
     for volume in service["volumes"]:
         source, target, *mode = volume.split(":")
-        assert target in ("/etc/flhe", "/var/lib/flhe", "/var/lib/flower", "/run/flhe-cardio")
+        states = "/var/lib/flhe", "/var/lib/flower", "/run/flhe-cardio", "/var/lib/flhe-gate"
+        assert target in ("/etc/flhe", *states)
         assert (mode == ["ro"]) == (target == "/etc/flhe")
         assert source.strip("./") in COMPOSE["volumes"] or source == f"/run/flhe-{name}" or mode
 
 
-def test_each_site_has_its_own_files_and_its_settings_are_of_the_page() -> None:
+def test_each_site_has_its_own_files() -> None:
     mounts = [each for name in SITES for each in SERVICES[name]["volumes"]]
     assert len({each.split(":")[0] for each in mounts}) == len(mounts) == 9
-    (block,) = (each for each in BLOCKS if each.startswith("SUPERLINK="))
-    values = dict(line.split("=", 1) for line in block.splitlines())
-    config = parse(values["NODE_CONFIG"].strip("'"))
-    assert config.keys() <= set(settings())
-    assert {"flhe-home", "flhe-roster", "flhe-roster-hash"} == config.keys()
-    for name in SITES:
-        service = SERVICES[name]
-        assert service["env_file"] == f"{name}/cardio.env"
-        assert set(re.findall(r"\$\$(\w+)", service["command"][0])) == values.keys()
-        assert str(config["flhe-home"]).startswith("/var/lib/flhe/")
-    host, port = values["SUPERLINK"].split(":")
-    superlink = SERVICES["superlink"]
-    assert superlink["networks"]["default"]["aliases"] == [host]
-    assert superlink["ports"] == [f"${{LISTEN:-127.0.0.1}}:{port}:{port}"]
-    assert f"https://{host}:{port}/health" in superlink["healthcheck"]["test"][-1]
-    assert f"subjectAltName=DNS:{host},IP:127.0.0.1'" in PAGE  # its own processes go there
-    (env,) = (each for each in BLOCKS if each.startswith("HOST="))
-    assert f"PORT={port}" in env
+    made = r"site-a flhe site init cardio --name site-a --dir /etc/flhe --home /var/lib/flhe/(\w+)"
+    assert re.search(made, GUIDE.replace("--entrypoint flhe site-a ", "site-a flhe "))
+    service = SERVICES["superlink"]
+    (address,) = re.findall(r"--address (\S+)", GUIDE)
+    host, port = address.split(":")
+    assert service["networks"]["default"]["aliases"] == [host]
+    assert service["ports"] == [f"${{LISTEN:-127.0.0.1}}:{port}:{port}"]
+    assert f"https://{host}:{port}/health" in service["healthcheck"]["test"][-1]
+    assert f":{start.FIRST_PORT}/health" in SERVICES["site-a"]["healthcheck"]["test"][-1]
 
 
 def test_nothing_secret_is_built_in() -> None:

@@ -11,7 +11,12 @@ import pytest
 import typer
 
 from flhe.cli import app
+from flhe.keys.roster.limits import known
 from flhe.node.policy import settings
+from flhe.node.settings import OWN
+from flhe.provision import units
+from flhe.provision.site import start
+from flhe.provision.site.layout import GATE_UNIT, GATE_USER, UNIT, USER, Layout
 from flhe.wire import codes
 
 ROOT = Path(__file__).parents[2]
@@ -61,15 +66,18 @@ STEPS = {
 
 
 def test_no_step_needs_a_later_one() -> None:
-    assert sorted(STEPS) == list(range(1, 9))
+    assert sorted(STEPS) == list(range(1, 7))
     for number, text in STEPS.items():
         needed = {int(each) for each in re.findall(r"steps? (\d)", text)}
         assert all(each <= number for each in needed), number
 
 
-def test_every_setting_of_a_node_is_listed() -> None:
-    rows = re.findall(r"^\| `(flhe-[a-z-]+)` \|", PAGE, re.MULTILINE)
-    assert sorted(rows) == sorted(settings())
+def test_the_page_is_short_and_its_settings_are_in_the_file() -> None:
+    assert len(PAGE.splitlines()) <= 150
+    assert sorted(OWN) == sorted(
+        {name.removeprefix("flhe-") for name in settings()} - known().keys()
+    )
+    assert all(limit.help for limit in known().values())
 
 
 def test_every_refusal_is_listed() -> None:
@@ -79,28 +87,36 @@ def test_every_refusal_is_listed() -> None:
     assert rows == [(str(each.code), each.slug) for each in known]
 
 
-@pytest.mark.parametrize("unit", ["flower-superlink.service", "flower-supernode@.service"])
-def test_what_a_unit_needs_is_made(unit: str) -> None:
-    """Its user, and each file in /etc/flhe that it names, keys so that the user can read them."""
-    text = (ROOT / "deploy" / unit).read_text(encoding="utf-8")
-    (user,) = re.findall(r"^User=(.*)$", text, re.MULTILINE)
+def test_the_users_of_the_units_are_made() -> None:
+    (superlink,) = re.findall(r"^User=(.*)$", units.read("flower-superlink.service"), re.MULTILINE)
     lines = [line for block in BLOCKS for line in block.splitlines()]
-    assert any(line.startswith("useradd") and line.endswith(f" {user}") for line in lines)
-    for name in set(re.findall(r"/etc/flhe/([\w.%-]+)", text)):
-        file = name.replace("%i", "cardio")
-        makes = [
-            line for line in lines if re.match("install|ssh-keygen|chown", line) and file in line
-        ]
-        assert makes or f"`/etc/flhe/{file}`" in PAGE, file
-        assert not file.endswith(".key") or any(user in line for line in makes), file
+    assert any(line.startswith("useradd") and line.endswith(f" {superlink}") for line in lines)
+    assert f"User={USER}\n" in units.read(UNIT)  # `flhe site init` makes it
+    assert f"User={GATE_USER}\n" in units.read(GATE_UNIT)
+    assert f"SupplementaryGroups={USER}\n" in units.read(GATE_UNIT)
+    assert USER != GATE_USER
 
 
-@pytest.mark.parametrize("unit", ["flower-superlink.service", "flower-supernode@.service"])
-def test_units_are_confined(unit: str) -> None:
-    lines = (ROOT / "deploy" / unit).read_text(encoding="utf-8").splitlines()
+def test_a_node_starts_its_gate_and_reaches_nothing_else() -> None:
+    lines = units.read(UNIT).splitlines()
+    assert {"IPAddressDeny=any", "IPAddressAllow=localhost"} <= set(lines)
+    gate = GATE_UNIT.replace("@", "@%i")
+    assert [line for line in lines if line.startswith("Wants=") and gate in line]
+    assert [line for line in lines if line.startswith("After=") and gate in line]
+    both = [set(units.read(name).splitlines()) for name in (UNIT, GATE_UNIT)]
+    assert [line for line in both[0] & both[1] if line.startswith("EnvironmentFile=")]
+    confined = {
+        line for line in both[0] if re.match("Protect|Restrict[A-Z]|Private|System|Lock", line)
+    }
+    assert confined <= both[1]
+    assert not [line for line in both[1] if line.startswith("IPAddress")]
+
+
+@pytest.mark.parametrize("unit", ["flower-superlink.service", UNIT, GATE_UNIT])
+def test_units_are_confined(unit: str, tmp_path: Path) -> None:
+    lines = units.read(unit).splitlines()
     assert {"ProtectSystem=strict", "NoNewPrivileges=yes", "PrivateTmp=yes"} <= set(lines)
     assert {"UMask=0077", "LimitCORE=0", "StateDirectoryMode=0700"} <= set(lines)
-    command = " ".join(line.strip(" \\") for line in lines if not line.startswith("#"))
-    assert "--insecure" not in command
-    guard = "--enable-supernode-auth" if "superlink" in unit else "--trusted-entities"
-    assert guard in command
+    assert "--insecure" not in " ".join(lines)
+    layout = Layout.of("cardio", tmp_path)
+    assert "--trusted-entities" in start.options(layout, "h:1", start.FIRST_PORT)

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError
+from flhe.provision.federation.reviewers import file_of, read_public
 from flhe_app import shelf
 from flhe_lab.rehearsal import app as loopback_app
 from tests.patience import PATIENCE_S
@@ -63,8 +64,8 @@ def test_flower_takes_what_a_trusted_reviewer_signed_and_nothing_else(
 ) -> None:
     reviewer, stranger = key_files(tmp_path, "reviewer"), key_files(tmp_path, "stranger")
     run = CliRunner().invoke
-    told = run(app, ["shelf", "trust", str(reviewer.with_name("reviewer.pub"))])
-    trusted = yaml.safe_load(told.stdout)
+    public = read_public(reviewer.with_name("reviewer.pub"))
+    trusted = yaml.safe_load(file_of([public.public_bytes_raw()]))
     assert not trusts(fab, trusted)
     assert run(app, ["shelf", "sign", str(fab), "--key", str(stranger)]).exit_code == 0
     assert not trusts(fab, trusted)
@@ -147,7 +148,6 @@ def test_what_cannot_work_is_said(fab: Path, tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("no key", encoding="utf-8")
     for words in (
         ["sign", str(fab), "--key", str(tmp_path / "bad")],
-        ["trust", str(tmp_path / "bad")],
         ["sign", str(tmp_path / "none.fab"), "--key", str(key_files(tmp_path, "k"))],
     ):
         result = CliRunner().invoke(app, ["shelf", *words])

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from flhe.coding.chain import chain
 from flhe.coding.clip_norm import ClipNorm
 from flhe.coding.discrete_gaussian import DiscreteGaussian
@@ -18,11 +21,14 @@ from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
+from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
 from flhe.node.journal import Journal, Note, SignedSet
 from flhe.node.ledger import Ledger
 from flhe.node.node import StoredSession
+from flhe.provision.federation import published
+from flhe.provision.federation.card import Card
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
@@ -54,6 +60,7 @@ def _more() -> list[Record]:
     form = AnswerForm((Part("counts", (2, 3)), Part("costs", (1,), 1e6, 2.0**-20)))
     asked = Asked(Query.of("age-histogram", {"bins": 10, "edges": [0.5, 1.0], "raw": b"b"}), form)
     return [
+        *_exchanged(),
         *(e.advertised[0], e.shared[0], e.confirmed[0], e.epochs[0]),
         Roster.first_use(ROSTER.publics),
         Limits({"min-select": 0.25, "unpermuted": False, "min-members": 4}),
@@ -96,6 +103,20 @@ def _more() -> list[Record]:
             codec=update_codec(clip={"w": 0.5, "b": 0.25}, top_k=0.1, small=0),
             optimizer=Optimizer("fedadam"),
         ),
+    ]
+
+
+def _exchanged() -> list[Record]:
+    """Files between sites and coordinator; their keys and certificate are fixed."""
+    point = ec.derive_private_key(7, ec.SECP384R1()).public_key()
+    key = point.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    asked = Enrolment.make("site-a", IDS[0])
+    authority = b"-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
+    said = ("cardio", 3, "fl.example.org:8000", authority, (IDS[1].public, IDS[2].public))
+    return [
+        Card.make(asked, key, IDS[0]),
+        Card.make(Enrolment.make("site-b", IDS[1], IDS[2]), key, IDS[1]),
+        published.make(*said, ROSTER, IDS[2]),
     ]
 
 

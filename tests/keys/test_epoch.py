@@ -256,6 +256,29 @@ def test_an_advertise_with_another_payload(point: bytes) -> None:
         share(IDS[0], state, [own, hello(1), odd])
 
 
+def test_a_member_that_pins_another_roster_is_in_no_epoch() -> None:
+    """The header that each member signs has the hash of its pinned roster: its site's consent."""
+    agreed = roster(4, 0)
+    others = (
+        replace(agreed, min_survivors=3),
+        replace(agreed, schemes=("flashe",)),
+        replace(agreed, revoked=(bytes(32),)),
+        roster(5, 0),
+        None,
+    )
+    state, own = advertise(IDS[0], RUN, 4, agreed, CONTRACT)
+    for pinned in others:
+        messages = [own, hello(1, agreed), hello(2, pinned), hello(3, agreed)]
+        with pytest.raises(ProtocolError, match="roster_hash is"):
+            share(IDS[0], state, messages)
+        envelope = opened(messages[2])
+        claimed = replace(envelope, header=replace(envelope.header, roster_hash=agreed.hash))
+        with pytest.raises(AuthenticationError):  # a server that writes the hash in
+            share(IDS[0], state, [own, hello(1, agreed), claimed.to_bytes(), hello(3, agreed)])
+    found, _ = share(IDS[0], state, [own, hello(1, agreed), hello(3, agreed)])
+    assert IDS[2].public not in found.members
+
+
 def test_lists_and_messages_are_bounded_before_parsing() -> None:
     state, own = advertise(IDS[0], RUN, 4, None, CONTRACT)
     with pytest.raises(ProtocolError, match="1025 ADVERTISE messages, at most 1024 fit"):

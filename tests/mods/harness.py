@@ -37,7 +37,7 @@ from flhe.training.model import Model
 from flhe.training.schedule import Settings
 from flhe.training.session import Session
 from flhe.training.terms import Terms
-from tests.rosters import write_signed
+from tests.rosters import write_pinned
 
 RUN = 7
 
@@ -450,7 +450,7 @@ def pinned(
     identities += [Identity(bytes([i + 1]) * 32) for i in range(strangers)]
     members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
     roster = Roster(members, collusion, min_survivors, ("*",))
-    config = write_signed(path / "roster", roster, identities)
+    config = write_pinned(path / "roster", roster)
     for site in sites:
         site.context.node_config.update({**config, **settings})  # type: ignore[dict-item]
 

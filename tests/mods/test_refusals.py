@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flhe import errors
 from flhe.mods import records
 from flhe.training.contract import Contract
-from flhe.wire.codes import APP, INTERNAL, explain, refusal_for
+from flhe.wire.codes import APP, GATE, INTERNAL, explain, refusal_for
 from tests.mods.harness import (
     RUN,
     SECRET,
@@ -57,7 +57,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_every_error_of_ours_has_the_code_that_is_written_down() -> None:
-    table = {refusal_for(kind("x")) for kind in every_error(errors.FlheError)} | {APP}
+    table = {refusal_for(kind("x")) for kind in every_error(errors.FlheError)} | {APP, GATE}
     assert {r.code: r.slug for r in table} == SLUGS
     assert refusal_for(RuntimeError("x")) is INTERNAL
     assert refusal_for(errors.MisfitError("x")).code == 1017

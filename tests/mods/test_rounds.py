@@ -369,7 +369,7 @@ def test_nothing_of_a_reply_but_ciphertext_leaves(
     assert set(reply.content) == {records.REPLY, records.UPDATE}
     assert answer(reply)["step"] == step
     if step == "update":
-        told = "v step resent header envelope digest history crypto-s"
+        told = "v step resent header envelope digest history crypto-s signed"
         assert set(answer(reply)) == {*told.split()}
     sent = wire(reply).replace(update(reply).data.tobytes(), b"")
     for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):

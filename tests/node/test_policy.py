@@ -21,7 +21,7 @@ from flhe.keys.roster.roster import Roster
 from flhe.node.policy import METRICS, Policy, allowed
 from flhe.training.terms import Terms
 from tests.keys.agreement import roster_of, sites
-from tests.rosters import write_signed
+from tests.rosters import write_pinned
 
 
 def roster(*schemes: str) -> Roster:
@@ -29,7 +29,7 @@ def roster(*schemes: str) -> Roster:
 
 
 def pin(path: pathlib.Path, agreed: Roster) -> dict[str, object]:
-    config = write_signed(path, agreed, sites(3))
+    config = write_pinned(path, agreed)
     del config["flhe-trust"]
     return config
 

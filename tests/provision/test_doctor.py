@@ -25,7 +25,13 @@ from cryptography.x509.oid import NameOID
 from flwr.common.config import parse_config_args
 
 from flhe.errors import ConfigError
+from flhe.gate.delivery import Delivery
+from flhe.gate.judge import Verdict
+from flhe.gate.objects import read_tree
+from flhe.gate.spool import Waiting
+from flhe.gate.upstream import Answer
 from flhe.keys.agreement.dealt import deal
+from flhe.keys.roster.roster import Roster
 from flhe.node import federations
 from flhe.node.store import Store
 from flhe.provision import check_home as homes
@@ -37,7 +43,7 @@ from flhe.provision.doctor import examine
 from flhe.provision.flower_config import as_flower_reads
 from flhe.schemes.esafl.scheme import Esafl
 from tests.patience import until
-from tests.provision.site import good, keygen, load, made, run, signed
+from tests.provision.site import good, keygen, made, run
 
 ABC = ("site-a", "site-b", "site-c")
 
@@ -45,7 +51,7 @@ ABC = ("site-a", "site-b", "site-c")
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, object]:
     """A node with nothing wrong, but for where it lies."""
-    pinned = signed(tmp_path, *ABC)
+    pinned = made(tmp_path, *ABC)
     return {
         "flhe-home": str(tmp_path / "home-site-a"),
         "flhe-roster": str(tmp_path / "roster"),
@@ -83,7 +89,8 @@ def test_a_node_that_may_start(config: dict[str, object], tmp_path: Path) -> Non
     warned = {name for name, check in checks.items() if check.level == "warn"}
     assert warned <= {"path", "clock"}  # of this machine
     assert checks["member"].says == "site-a, one of 3 sites"
-    for name in ("home", "identity", "roster hash", "signatures", "schemes", "allows", "survivors"):
+    names = ("home", "identity", "roster hash", "schemes", "allows", "survivors", "gate")
+    for name in names:
         assert checks[name].level == "ok", checks[name]
 
 
@@ -215,11 +222,9 @@ def test_no_identity_or_one_that_is_not_listed(config: dict[str, object], tmp_pa
 def test_a_roster_that_is_not_the_agreed_one(config: dict[str, object], tmp_path: Path) -> None:
     assert "roster hash" in fails({**config, "flhe-roster-hash": "00" * 32})
     assert "roster" in fails({**config, "flhe-roster": str(tmp_path / "no")})
-    other = tmp_path / "unsigned"
-    pinned = made(tmp_path / "more", *ABC, out="../unsigned")
-    unsigned = {**config, "flhe-roster": str(other), "flhe-roster-hash": pinned}
-    assert fails(unsigned) == {"signatures", "member", "policy"}
-    assert "not signed by site-a, site-b, site-c" in found(unsigned)["signatures"].says
+    pinned = made(tmp_path / "more", *ABC, out="../other")
+    other = {**config, "flhe-roster": str(tmp_path / "other"), "flhe-roster-hash": pinned}
+    assert fails(other) == {"member"}
     assert {"roster", "policy"} <= fails({"flhe-home": config["flhe-home"]})
     trial = {"flhe-home": config["flhe-home"], "flhe-trust": "first-use"}
     assert found(trial)["roster"].level == "warn"
@@ -342,7 +347,7 @@ def test_keys_that_were_dealt(config: dict[str, object], tmp_path: Path) -> None
     path = tmp_path / "dealt"
     with_key = {**config, "flhe-dealt-key": str(path)}
     assert "missing" in found(with_key)["dealt key"].says
-    agreed = load(tmp_path / "roster").roster
+    agreed = Roster.from_bytes((tmp_path / "roster").read_bytes())
     one = deal(agreed, Esafl(keys="dealt"))[agreed.publics[0]]
     path.touch(0o600)
     path.write_bytes(one.to_bytes())
@@ -394,6 +399,47 @@ def test_what_a_scheme_needs(scheme: str, missing: str, monkeypatch: pytest.Monk
     assert f"pip install '{missing}>=" in warning.mend
     assert missing not in rest.says
     assert [c.level for c in check_machine.check_versions(("flashe",))] == ["ok"]
+
+
+def open_judge(*given: Any) -> Verdict:
+    """A judge that lets everything out."""
+    return Verdict(read_tree(given[3], given[4]), 0)
+
+
+def forwarding_send(self: Delivery, waiting: Waiting, message: Any, *rest: Any) -> Answer:
+    """A delivery that hands on an error's text."""
+    message.error.reason = waiting.request.messages_list[0].error.reason
+    return SEND(self, waiting, message, *rest)
+
+
+SEND = Delivery._send
+
+
+@pytest.mark.parametrize(
+    ("what", "broken", "says"),
+    [
+        ("flhe.gate.delivery.judge", open_judge, "an update in clear and an error's text"),
+        ("flhe.gate.delivery.Delivery._send", forwarding_send, "an error's text"),
+        ("flhe.gate.delivery.Delivery._send", lambda *_: Answer(403), "an update in clear and"),
+    ],
+)
+def test_a_gate_that_lets_an_update_out(
+    config: dict[str, object], monkeypatch: pytest.MonkeyPatch, what: str, broken: Any, says: str
+) -> None:
+    """So does one that delivers nothing: it has not shown that it stops anything."""
+    monkeypatch.setattr(what, broken)
+    check = found(config)["gate"]
+    assert check.level == "fail"
+    assert check.says.startswith(f"it did not stop {says}")
+    text = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
+    assert run("doctor", "--node-config", text).exit_code == 1
+
+
+def test_a_flower_that_the_gate_cannot_speak_with(
+    config: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "flhe.gate.probe", None)
+    assert found(config)["gate"].level == "warn"
 
 
 def test_federations_are_counted(config: dict[str, object]) -> None:

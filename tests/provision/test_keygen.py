@@ -17,7 +17,7 @@ from flhe.provision import keygen
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.wire import files
 from tests.provision.site import bad, good
-from tests.rosters import write_signed
+from tests.rosters import write_pinned
 
 refused = partial(bad)
 
@@ -39,7 +39,7 @@ def deal(
     """`flhe keygen --scheme esafl ...`; its files go to tmp / out."""
     sites = sites or roster()
     path = tmp / "roster"
-    write_signed(path, sites, identities())
+    write_pinned(path, sites)
     options = ["--scheme", "esafl", "--roster", str(path), "--roster-hash", sites.hash.hex()]
     return str(do("keygen", *options, "--out", tmp / out, *more))
 

@@ -24,7 +24,7 @@ from flhe.strategies import HEStrategy
 from flhe.strategies.report import RoundReport
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
-from tests.rosters import write_signed
+from tests.rosters import write_pinned
 from tests.strategies.reference import COUNTS, MAX, start_arrays, trained
 
 Fate = Literal["dead", "silent"] | None
@@ -324,7 +324,7 @@ def pin(
     ids = [Identity(bytes([i + 1]) * 32) for i in range(len(grid.homes))]
     members = tuple(Member(f"site-{i}", each.public) for i, each in enumerate(ids[:listed]))
     roster = Roster(members, **{"collusion": 0, "min_survivors": 2, "schemes": ("*",), **how})
-    config = write_signed(grid.homes[0].parent / name, roster, ids)
+    config = write_pinned(grid.homes[0].parent / name, roster)
     for i in nodes:
         put_identity(grid.homes[i], bytes([i + 1]) * 32)
         grid.contexts[100 + i].node_config.update(config)

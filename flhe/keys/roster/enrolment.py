@@ -42,7 +42,7 @@ class Enrolment(Record):
         MAX_FILE,
         "flhe-site",
         1,
-        origin="no file of `flhe keygen` or `flhe keys rotate`",
+        origin="no file of `flhe keygen`",
     )
 
     member: Member

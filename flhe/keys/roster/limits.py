@@ -22,14 +22,26 @@ from flhe.wire.fields import As
 from flhe.wire.record import Form, Record
 
 
-def _flag(name: str, stricter: Callable[[Value, Value], Value], default: bool) -> Limit:
+def _flag(
+    name: str, stricter: Callable[[Value, Value], Value], default: bool, meaning: str
+) -> Limit:
     """Return a permission, which both sides must give (min), or a duty set by one (max)."""
-    return Limit(name, "true or false", lambda value: True, stricter, default, not default)
+    needs = "true or false"
+    return Limit(name, needs, lambda value: True, stricter, default, not default, meaning)
 
 
-def _least(name: str, needs: str, takes: Callable[[Value], bool], default: Value) -> Limit:
+def _least(
+    name: str, needs: str, takes: Callable[[Value], bool], default: Value, meaning: str
+) -> Limit:
     """Return a minimum, of which the larger applies; 0 in simulations."""
-    return Limit(name, needs, takes, max, default, type(default)(0))
+    return Limit(name, needs, takes, max, default, type(default)(0), meaning)
+
+
+def _most(
+    name: str, needs: str, takes: Callable[[Value], bool], default: Value, meaning: str
+) -> Limit:
+    """Return a maximum, of which the smaller applies; 0 is none."""
+    return Limit(name, needs, takes, _fewest, default, default, meaning)
 
 
 def _fewest(one: Value, other: Value) -> Value:
@@ -38,17 +50,77 @@ def _fewest(one: Value, other: Value) -> Value:
 
 
 GENERAL = (
-    _flag("fresh-keys", max, True),
-    _flag("server-reads", min, False),
-    _flag("unpermuted", min, False),
-    _least("min-bits", "an integer, 0 to 512", lambda bits: 0 <= bits <= 512, 128),
-    _least("min-select", "a number, 0 to 1", lambda share: 0 <= share <= 1, 1.0),
-    _least("min-top-k", "a number, 0 to 1", lambda share: 0 <= share <= 1, 0.01),
-    _least("min-noise", "a number, 0 or more", lambda scale: 0 <= scale < 1e300, 0.0),
-    Limit("max-releases", "an integer, 0 or more", lambda most: 0 <= most < 1 << 32, _fewest, 0, 0),
-    Limit("max-epsilon", "a number, 0 or more", lambda most: 0 <= most <= 1e6, _fewest, 0.0, 0.0),
-    Limit("delta", "a number between 0 and 1", lambda delta: 0 < delta < 1, min, 1e-5, 1e-5),
-    _least("min-members", "an integer, 2 to 1024, or 0", lambda n: n == 0 or 2 <= n <= 1024, 0),
+    _flag(
+        "fresh-keys",
+        max,
+        True,
+        "Keys of one round only. False lets them last.",
+    ),
+    _flag(
+        "server-reads",
+        min,
+        False,
+        "The server may read sums, and so the model.",
+    ),
+    _flag("unpermuted", min, False, "The server may see which values a sparse update has."),
+    _least(
+        "min-bits",
+        "an integer, 0 to 512",
+        lambda bits: 0 <= bits <= 512,
+        128,
+        "Least security of a scheme's parameters, bits of classical work.",
+    ),
+    _least(
+        "min-select",
+        "a number, 0 to 1",
+        lambda share: 0 <= share <= 1,
+        1.0,
+        "Least share of an update that must be encrypted; the server sees the rest.",
+    ),
+    _least(
+        "min-top-k",
+        "a number, 0 to 1",
+        lambda share: 0 <= share <= 1,
+        0.01,
+        "Least share of its values that a sparse update may have.",
+    ),
+    _least(
+        "min-noise",
+        "a number, 0 or more",
+        lambda scale: 0 <= scale < 1e300,
+        0.0,
+        "Least scale of the noise on values in clear.",
+    ),
+    _most(
+        "max-releases",
+        "an integer, 0 or more",
+        lambda most: 0 <= most < 1 << 32,
+        0,
+        "Most updates with noise in one federation; 0 for any number.",
+    ),
+    _most(
+        "max-epsilon",
+        "a number, 0 or more",
+        lambda most: 0 <= most <= 1e6,
+        0.0,
+        "Privacy budget of all updates of this site together; 0 for no limit.",
+    ),
+    Limit(
+        "delta",
+        "a number between 0 and 1",
+        lambda delta: 0 < delta < 1,
+        min,
+        1e-5,
+        1e-5,
+        "Delta at which that epsilon is counted.",
+    ),
+    _least(
+        "min-members",
+        "an integer, 2 to 1024, or 0",
+        lambda n: n == 0 or 2 <= n <= 1024,
+        0,
+        "Fewest sites that agree on keys. 0: as the roster says.",
+    ),
 )
 """Limits of every scheme."""
 

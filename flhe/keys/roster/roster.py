@@ -1,10 +1,9 @@
 """The sites that may take part, and the bounds they agreed on.
 
 Each node's own configuration pins a roster's hash. Ranks come from the roster, never from the
-server. The file that sites exchange also holds their signatures (`signed_roster.py`), which do not
-change the hash. A site that leaves is removed and its key listed as revoked, which makes another
-roster with another hash. The removal takes effect on a node once it pins that hash, and the key can
-never be added again.
+server. A site that leaves is removed and its key listed as revoked, which makes another roster with
+another hash. The removal takes effect on a node once it pins that hash, and the key can never be
+added again.
 
     members needed for an epoch     max(min_survivors, c + 3, min-members of the parameters)
     senders needed for an opening   max(min_survivors, c + 2)

@@ -12,9 +12,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from flhe_lab.rehearsal.trust import node_key, tls
+from flhe.provision.federation import tls as made
 from flhe_lab.rehearsal.wiretap import Tls, wiretap
 from tests.patience import PATIENCE_S
+
+
+def tls(directory: Path) -> Tls:
+    found = made.make(directory, "flhe loopback", "127.0.0.1", days=1)
+    return Tls(found.authority, found.certificate, found.key)
 
 
 @contextmanager
@@ -102,15 +107,3 @@ def test_certificates_are_what_strict_clients_take(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0
     authority = x509.load_pem_x509_certificate(certificate.authority.read_bytes())
     assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-
-
-def test_a_node_key_is_one_that_flower_takes(tmp_path: Path) -> None:
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-    from flwr.cli.supernode.register import try_load_public_key
-
-    key = node_key(tmp_path / "node")
-    loaded = load_ssh_private_key(key.private.read_bytes(), None)
-    assert loaded.private_numbers().private_value == int.from_bytes(key.scalar, "big")
-    assert try_load_public_key(key.public).startswith(b"-----BEGIN PUBLIC KEY-----")
-    assert key.scalar.hex() not in repr(key)
-    assert str(list(key.scalar)[:3])[1:-1] not in repr(key)

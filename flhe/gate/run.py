@@ -1,0 +1,82 @@
+"""`flhe gate`: check the settings, then serve until a signal ends the process."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flhe.errors import ConfigError
+from flhe.gate import certificate
+from flhe.gate.delivery import Delivery
+from flhe.gate.ledger import Ledger
+from flhe.gate.policy import GatePolicy
+from flhe.gate.proxy import Gate, GateServer
+from flhe.gate.requests import Caller
+from flhe.gate.spool import Spool
+from flhe.gate.upstream import Upstream
+from flhe.node.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a gate: its directory, its policy, its two sides.
+
+    `superlink` is HOST:PORT, and `root_certificates` verify it; without them both sides are plain, for
+    trials. `supernode` is the SuperNode's public key as PEM, or None for any caller. `keys` is the
+    directory of the gate's certificate: by default its own, where it is made if it is missing.
+    """
+
+    home: Path
+    policy: GatePolicy
+    superlink: str
+    root_certificates: Path | None
+    supernode: bytes | None
+    listen: str
+    anywhere: bool = False
+    keys: Path | None = None
+
+
+def serve(settings: Settings, say: Callable[[str], None]) -> None:
+    """Serve; raises ConfigError, StoreError: settings or files that cannot be used."""
+    host, port = _listen(settings.listen, settings.anywhere)
+    upstream = Upstream(settings.superlink, settings.root_certificates)
+    store = Store(settings.home)
+    with store.lock(timeout=5.0, name="gate-lock"):
+        trust, context = "--insecure", None
+        if settings.root_certificates is not None:
+            if settings.keys is None:
+                certificate.make(store.root, host)
+            keys = settings.keys or store.root
+            trust = f"--root-certificates {keys / certificate.NAME}"
+            context = certificate.server_context(keys)
+        delivery = Delivery(settings.policy, Ledger(store), upstream, store)
+        gate = Gate(delivery, Caller(settings.supernode), Spool(store.root / "spool"))
+        try:
+            server = GateServer((host, port), gate, context)
+        except OSError as error:
+            raise ConfigError(
+                f"--listen {settings.listen}: cannot be opened ({error.strerror}); name a free port"
+            ) from None
+        with server:
+            at = f"{host}:{server.server_address[1]}"
+            say(f"The gate listens on {at}: flower-supernode --superlink {at} {trust}")
+            server.serve_forever()
+
+
+def _listen(address: str, anywhere: bool) -> tuple[str, int]:
+    host, divider, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not divider or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--listen must be ADDRESS:PORT, got {address!r}")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise ConfigError(f"--listen must begin with an IP address, got {host!r}") from None
+    if not loopback and not anywhere:
+        raise ConfigError(
+            f"--listen {address}: other machines could reach it. Use 127.0.0.1, or --anywhere where "
+            "a network of the site's own connects SuperNode and gate"
+        )
+    return host, int(port)

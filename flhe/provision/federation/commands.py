@@ -1,0 +1,211 @@
+"""`flhe federation ...`: a coordinator collects sites' cards and publishes one file for them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flhe.answer import Answer, notes
+from flhe.command_group import examples
+from flhe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flhe.provision.federation.card import Card
+    from flhe.provision.federation.office import Office
+
+federation = typer.Typer(
+    no_args_is_help=True, help="A federation's coordinator: collect sites, publish one file."
+)
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The federation's directory, of `new`.")
+]
+
+
+@federation.command(
+    epilog=examples(
+        "flhe federation new neuro --address fl.example.org:8000 \\\n"
+        "--scheme flashe --reviewer reviewer.pub"
+    )
+)
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name: a-z, 0-9 and '-'.")],
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The SuperLink, as sites reach it.")
+    ],
+    reviewer: Annotated[
+        list[Path],
+        typer.Option(metavar="FILE.pub", help="Public key of a reviewer of apps; repeatable."),
+    ],
+    scheme: Annotated[
+        list[str], typer.Option(metavar="NAME", help="A scheme that may run; repeatable.")
+    ],
+    min_survivors: Annotated[
+        int, typer.Option(metavar="N", help="Fewest updates in a sum that is opened.")
+    ] = 2,
+    collusion: Annotated[
+        int,
+        typer.Option(
+            metavar="C", help="Sites that may conspire with the server; -1: a third of them."
+        ),
+    ] = -1,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A limit that holds at every site; repeatable."),
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Your authority's certificate (PEM).")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The SuperLink's certificate of it.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The private key of that certificate.")
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Its directory; default: ./NAME.")
+    ] = None,
+) -> Answer:
+    """Found a federation: a directory, the coordinator's key, and TLS.
+
+    Without --ca, --certificate and --key, an authority and a certificate are made.
+    """
+    from flhe.provision.federation.founding import found
+    from flhe.provision.federation.office import Terms
+
+    own = None
+    if ca is not None or certificate is not None or key is not None:
+        if ca is None or certificate is None or key is None:
+            raise ConfigError("give --ca, --certificate and --key together, or none of them")
+        own = (ca, certificate, key)
+    terms = Terms(name, address, tuple(scheme), collusion, min_survivors, tuple(allow or ()))
+    return found(directory or Path(name), terms, reviewer, own)
+
+
+@federation.command(epilog=examples("flhe federation add cardio d.card --yes"))
+def add(
+    directory: Directory,
+    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of sites.")],
+    yes: Annotated[bool, typer.Option("--yes", help="The words are compared: do not ask.")] = False,
+) -> Answer:
+    """Take in cards of new sites, and of sites that have rotated a key.
+
+    Compare each new site's words by telephone first.
+    """
+    from flhe.provision.confirm import confirm
+    from flhe.provision.federation.card import Card
+    from flhe.provision.federation.office import Office
+
+    office = Office(directory)
+    known = {card.public for card in office.cards()} if office.terms else set()
+    found = [Card.read(path) for path in cards]
+    for card in found:
+        office.check_card(card)
+    fresh = [card for card in found if card.public not in known]
+    if fresh:
+        notes().print(_words(fresh))
+        if not yes:
+            confirm("Have these sites read the same words to you?", "--yes")
+    for card in found:
+        office.keep(card)
+    total = len(office.cards())
+    text = "\n".join(f"{card.name}: {'new key' if card in fresh else 'known'}" for card in found)
+    text += f"\n{total} sites. With all cards in: flhe federation publish {directory}"
+    sites = [{"name": card.name, "key": card.public, "new": card in fresh} for card in found]
+    return Answer({"cards": sites, "sites": total}, text)
+
+
+@federation.command(epilog=examples("flhe federation remove cardio c"))
+def remove(
+    directory: Directory,
+    name: Annotated[str, typer.Argument(metavar="SITE", help="The site's name.")],
+) -> Answer:
+    """Remove a site; the next published roster revokes its key for good."""
+    from flhe.provision.federation.office import Office
+
+    office = Office(directory)
+    office.remove(name)
+    return Answer(
+        {"removed": name},
+        f"{name} is removed. Revoke its key at all sites: flhe federation publish {directory}\n"
+        f"Tell Flower too: flwr supernode unregister ID {office.terms.name}",
+    )
+
+
+@federation.command(epilog=examples("flhe federation publish cardio"))
+def publish(directory: Directory) -> Answer:
+    """Write the one file for the sites, and say what comes next."""
+    from flhe.provision import rosters
+    from flhe.provision.federation.office import Office
+
+    office = Office(directory)
+    made = office.publish()
+    command, service = superlink(office), unit(office)
+    register = [
+        f"flwr supernode register {path} {made.name}"
+        for path in sorted((office.root / "supernodes").glob("*.pub"))
+    ]
+    lines = "\n".join(f"   {line}" for line in register)
+    steps = f"""{office.file}, number {made.serial}.
+1. Send it to every site: flhe site join {office.file.name}
+2. The sites compare these words with each other, and your key's with you:
+{rosters.hash_of(made.roster)}
+3. Start the SuperLink:
+   {shlex.join(command)}
+   As a service: cp {service} /etc/systemd/system/ && systemctl enable --now flower-superlink
+4. Register the SuperNodes; `flwr` finds the SuperLink by {office.root}/config.toml in ~/.flwr:
+{lines}"""
+    data = {"file": office.file, "number": made.serial, "roster": rosters.data(made.roster)}
+    shown = (rosters.table(made.roster), rosters.bounds(made.roster), steps)
+    return Answer({**data, "superlink": command, "register": register}, *shown)
+
+
+def superlink(office: Office) -> list[str]:
+    """Return the command line of the federation's SuperLink."""
+    tls, port = office.tls, office.terms.address.rpartition(":")[2]
+    script = Path(sys.executable).parent / "flower-superlink"
+    return [
+        f"{script}",
+        *("--host", "0.0.0.0", "--port", port),  # noqa: S104  # sites connect to it
+        *("--ssl-ca-certfile", f"{tls.authority.absolute()}"),
+        *("--ssl-certfile", f"{tls.certificate.absolute()}"),
+        *("--ssl-keyfile", f"{tls.key.absolute()}"),
+        *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+    ]
+
+
+def unit(office: Office) -> Path:
+    """Write the SuperLink's systemd unit, and the connection for `flwr`; return the unit's file."""
+    from flhe.provision.units import read
+    from flhe.wire import files
+
+    path = office.root / "flower-superlink.service"
+    text = read(path.name)
+    files.replace(path, [text.replace("@COMMAND@", shlex.join(superlink(office))).encode()])
+    terms = office.terms
+    authority = f"{office.tls.authority.absolute()}"
+    address = f'address = "{terms.address}"\nroot-certificates = "{authority}"\n'
+    config = f'[superlink]\ndefault = "{terms.name}"\n\n[superlink.{terms.name}]\n{address}'
+    files.replace(office.root / "config.toml", [config.encode()])
+    return path
+
+
+def _words(cards: list[Card]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from flhe.keys.roster import fingerprint
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
+    for heading in ("new site", "key", "in words"):
+        table.add_column(heading, overflow="fold")
+    for card in cards:
+        words = "\n".join(fingerprint.lines(card.public))
+        table.add_row(card.name, f"{card.public.hex()[:16]} ...", words)
+    return table

@@ -1,0 +1,172 @@
+"""`flhe site join`: compare the federation's file, and write what the node needs.
+
+Comparing the words is a site's consent, and the pinned hash records it. The node signs that hash in
+every key agreement, so the others need no signature on the file: a site that has agreed to another
+roster, or to none, shares no key with them. A later file whose content was agreed to before is taken
+without a question.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from flhe.answer import Answer, notes
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys.roster import fingerprint
+from flhe.keys.roster.roster import Roster
+from flhe.provision import rosters, sites
+from flhe.provision.confirm import confirm
+from flhe.provision.federation import reviewers
+from flhe.provision.federation.published import Published, difference
+from flhe.provision.site import node_file
+from flhe.provision.site.layout import Layout
+
+
+def join(layout: Layout, file: Published, roster_hash: str) -> Answer:
+    """Agree to a federation's file, and write the node's files.
+
+    `roster_hash` says that the administrator has compared the words; "" asks on the terminal.
+    Raises ConfigError: the file is not for this site, of another coordinator, or an older one; the
+    hash is another; or an answer of no. Nothing is written then.
+    """
+    layout.card()  # a site that is not set up
+    last = last_of(layout)
+    home = check(layout, file, last)
+    if last is None or last.terms != file.terms:
+        _compare(file, last, roster_hash)
+    elif roster_hash:
+        rosters.check_hash(file.roster, roster_hash)
+    before = os.umask(0o077)
+    try:
+        _write(layout, file, home)
+    finally:
+        os.umask(before)
+    text = (
+        f"This site has joined {file.name}, number {file.serial}: {len(file.roster.members)} sites.\n"
+        f"Written: {layout.roster}, {layout.authority}, {layout.reviewers}, and the roster's "
+        f"hash in {layout.settings}.\nStart the node, again if it runs: flhe site start {file.name}"
+    )
+    if home != layout.home:
+        text += (
+            f"\nThe rotated key is in use now, in {home}. Models that were sealed before open with "
+            f"{layout.home}: back it up before you delete it."
+        )
+    data = {"federation": file.name, "number": file.serial, "home": home}
+    return Answer({**data, "roster_hash": file.roster.hash}, text)
+
+
+def last_of(layout: Layout) -> Published | None:
+    """Return the coordinator's file that this site has agreed to, if any; ConfigError if damaged."""
+    return Published.read(layout.joined) if layout.joined.exists() else None
+
+
+def home_of(layout: Layout, roster: Roster) -> Path:
+    """Return the state directory whose key a roster lists: the one in use, or a rotated one."""
+    with layout.as_user():
+        own = sites.existing(layout.home).public
+        following = layout.next_home()
+        rotated = own if following is None else sites.existing(following).public
+    if following is not None and own not in roster.publics and rotated in roster.publics:
+        return following
+    try:
+        roster.rank(own)
+    except ProtocolError as error:
+        raise ConfigError(
+            f"the federation's file does not list this site: {error}; send the card to the "
+            "coordinator"
+        ) from None
+    return layout.home
+
+
+def check(layout: Layout, file: Published, last: Published | None) -> Path:
+    """Refuse a file that this site must not follow; ConfigError. Return its `home_of`."""
+    if file.name != layout.name:
+        raise ConfigError(
+            f"the file is of the federation {file.name}, this site is set up for {layout.name}: "
+            f"`flhe site init {file.name} --name SITE` first"
+        )
+    home = home_of(layout, file.roster)
+    if last is None:
+        return home
+    if file.coordinator != last.coordinator:
+        raise ConfigError(
+            f"expected the coordinator's key {last.coordinator.hex()[:16]}, got "
+            f"{file.coordinator.hex()[:16]}: call the coordinator. For another coordinator, set the "
+            "site up in another --dir"
+        )
+    if file.serial < last.serial:
+        raise ConfigError(
+            f"expected number {last.serial} or later, got {file.serial}: this is an older file; ask "
+            "the coordinator for the last one"
+        )
+    if file.serial == last.serial and file != last:
+        raise ConfigError(
+            f"got two different files with the number {file.serial}: call the coordinator, who must "
+            "publish again"
+        )
+    rosters.check_revoked(last.roster, file.roster)
+    return home
+
+
+def _compare(file: Published, last: Published | None, roster_hash: str) -> None:
+    """Show all of a file and what differs, and have the words compared."""
+    roster = file.roster
+    out = notes()
+    out.print(rosters.table(file.roster))
+    for line in _facts(file):
+        out.print(Text(line), soft_wrap=True)
+    if last is not None:
+        out.print(Text(f"\nChanges:\n{difference(last, file)}"), soft_wrap=True)
+    out.print(_words(file))
+    if roster_hash:
+        rosters.check_hash(roster, roster_hash)
+    else:
+        confirm(
+            "Have you compared all of these words by telephone, and do they agree?",
+            f"--roster-hash {roster.hash.hex()[:8]}... (all of it, once the words are compared)",
+        )
+
+
+def _facts(file: Published) -> list[str]:
+    return [
+        f"Federation {file.name}, number {file.serial}; SuperLink {file.address}",
+        *rosters.bounds(file.roster).splitlines(),
+        "These bounds only tighten this site's own settings; node.toml stays as it is.",
+    ]
+
+
+def _words(file: Published) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
+    for heading in ("compare with", "what", "words"):
+        table.add_column(heading, overflow="fold")
+    rows = [
+        ("every other site", "hash of the roster", file.roster.hash),
+        ("the coordinator", "coordinator's key", file.coordinator),
+        *(("the reviewer", "reviewer's key", key) for key in file.reviewers),
+    ]
+    for other, what, data in rows:
+        table.add_row(other, what, "\n".join(fingerprint.lines(data)))
+    return table
+
+
+def _write(layout: Layout, file: Published, home: Path) -> None:
+    """Write the node's files; of the settings, the roster's hash and the state directory change."""
+    text = layout.settings.read_text(encoding="utf-8")
+    text = node_file.pin(text, "flhe-roster-hash", file.roster.hash.hex())
+    if home != layout.home:
+        text = node_file.pin(text, "flhe-home", f"{home}")
+    layout.write(layout.authority, file.authority)
+    layout.write(layout.reviewers, reviewers.file_of(file.reviewers))
+    layout.write(layout.roster, file.roster.to_bytes())
+    layout.write(layout.settings, text.encode())
+    layout.write(layout.joined, file.to_bytes())
+    if home != layout.home:
+        path, _ = layout.card()
+        layout.write(path, (layout.rotated / path.name).read_bytes())
+        shutil.rmtree(layout.rotated)

@@ -1,0 +1,118 @@
+"""`flhe site start`: check the node, then become its SuperNode."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from flhe.answer import Answer, notes
+from flhe.errors import ConfigError
+from flhe.provision import doctor
+from flhe.provision.checks import Check
+from flhe.provision.federation.published import Published
+from flhe.provision.flower_config import parse
+from flhe.provision.site.layout import Layout
+
+FIRST_PORT, PORTS = 9094, 100
+"""Ports on 127.0.0.1 for a SuperNode's own processes: the first that is free."""
+GATE_S = 10.0
+"""Seconds in which the gate must listen."""
+FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+def examine(layout: Layout, gate: str) -> list[Check]:
+    """Return the checks of a site's node, and of its way out: the site's gate at HOST:PORT."""
+    joined(layout)
+    found = doctor.examine(parse(f"{layout.settings}"), gate, layout.gate_certificate)
+    mend = f"start this site's gate first: flhe site gate {layout.name}"
+    return [replace(c, mend=mend) if (c.name, c.level) == ("tls", "fail") else c for c in found]
+
+
+def joined(layout: Layout) -> Published:
+    """Return the coordinator's file in force; ConfigError before the site has joined."""
+    if not layout.joined.exists():
+        raise ConfigError(
+            f"this site has not joined {layout.name} yet: flhe site join {layout.name}.flhe, the "
+            "coordinator's file"
+        )
+    return Published.read(layout.joined)
+
+
+def command(layout: Layout, gate: str, port: int) -> list[str]:
+    """Return the command line of the SuperNode."""
+    script = Path(sys.executable).parent / "flower-supernode"
+    said = options(layout, gate, port)
+    return [f"{script}", *(f"{word}" for pair in said.items() for word in pair)]
+
+
+def options(layout: Layout, gate: str, port: int) -> dict[str, object]:
+    """Return the options of `flower-supernode`: the gate, a key, reviewed apps only, these settings."""
+    return {
+        "--superlink": gate,
+        "--root-certificates": layout.gate_certificate,
+        "--auth-supernode-private-key": layout.node_key,
+        "--trusted-entities": layout.reviewers,
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--node-config": layout.settings,
+    }
+
+
+def start(layout: Layout, gate: str, port: int, *, foreground: bool) -> Answer:
+    """Check the node and replace this process by its SuperNode, if the checks find no failure.
+
+    Where a systemd unit is installed, the answer has the command that starts it, unless
+    `foreground` is asked for. Raises ConfigError: the site has not joined, or root runs it.
+    """
+    joined(layout)
+    unit = f"flower-supernode@{layout.name}"
+    if layout.unit is not None and layout.unit.exists() and not foreground:
+        line = f"systemctl enable --now {unit}"
+        log = f"journalctl -u {unit} -f"
+        return Answer(
+            {"command": line, "log": log}, f"Start the node as a service:\n   {line}\n   {log}"
+        )
+    layout.check_user("site start --foreground")
+    _await(gate)
+    found = examine(layout, gate)
+    if any(check.level == "fail" for check in found):
+        return Answer(found, *doctor.lines(found), failed=True)
+    out = notes()
+    for check in doctor.lines(found):
+        out.print(check)
+    words = command(layout, gate, port or free_port())
+    become(words, {**FLOWER, "FLWR_HOME": f"{layout.home}-flower"})
+    return Answer(found)
+
+
+def _await(gate: str) -> None:
+    """Wait until the gate listens, for GATE_S seconds: a service starts it a moment before."""
+    host, _, port = gate.rpartition(":")
+    until = time.monotonic() + GATE_S
+    while time.monotonic() < until:
+        with suppress(OSError, ValueError), socket.create_connection((host, int(port)), 1.0):
+            return
+        time.sleep(0.2)
+
+
+def become(words: list[str], defaults: dict[str, str]) -> None:
+    """Replace this process by a command; `defaults` hold where the environment has no value."""
+    os.umask(0o077)
+    os.execve(words[0], words, {**defaults, **os.environ})  # noqa: S606  # no shell
+
+
+def free_port() -> int:
+    """Return the first free port; ConfigError if all are taken."""
+    for port in range(FIRST_PORT, FIRST_PORT + PORTS):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ConfigError(f"ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are taken: end a process")

@@ -1,0 +1,113 @@
+"""Real replies of sites, as a SuperNode announces and pushes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.common.serde_utils import metadata_to_proto
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata, ObjectTree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+
+from flhe.gate.judge import Verdict, judge
+from flhe.gate.policy import GatePolicy
+from flhe.keys.roster.enrolment import Enrolment
+from flhe.mods import HEMod
+from flhe.node.store import Store
+from tests.mods.harness import Group, Site
+
+PLANTED = np.full(4, 0.4711, np.float32)
+"""Values of an update that must not leave."""
+
+
+@dataclass
+class Pushed:
+    """A reply: the metadata of its request, its announcement, its tree and its objects."""
+
+    asked: Metadata
+    said: MessageProto
+    tree: ObjectTree
+    objects: dict[str, bytes] = field(repr=False)
+
+    @classmethod
+    def of(cls, asked: Metadata, reply: Message) -> Pushed:
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        objects = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
+        said = message_to_proto(remove_content_from_message(reply))
+        return cls(asked, said, get_object_tree(reply), objects)
+
+    def verdict(self, policy: GatePolicy, now: float | None = None) -> Verdict:
+        now = time.time() if now is None else now
+        return judge(policy, self.asked, self.said, self.tree, self.objects.__getitem__, now)
+
+
+def asking(content: RecordDict, node: int, kind: str = "train") -> Message:
+    """A server's message, with the id that a SuperLink gives it."""
+    message = Message(content, node, kind, group_id="3")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    return message
+
+
+@dataclass
+class Recorder:
+    """Notes requests and replies of a site by stage."""
+
+    site: Site
+    seen: dict[str, tuple[Message, Message]] = field(default_factory=dict)
+
+    def send(self, content: RecordDict, kind: str = "train") -> Message:
+        message = asking(content, self.site.context.node_id, kind)
+        stage = str(content.config_records["flhe.stage"]["stage"])
+        reply = HEMod(self.site.initial)(message, self.site.context, self.site.app)
+        self.seen[stage] = message, reply
+        return reply
+
+
+def record(path: Path) -> tuple[GatePolicy, dict[str, tuple[Message, Message]]]:
+    """The first member's replies to a federation's stages, and its gate's policy."""
+    group = Group(path)
+    recorders = {id(site): Recorder(site) for site in group.sites}
+    for site in group.sites:
+        site.send = recorders[id(site)].send  # type: ignore[method-assign]
+    group.agree()
+    first = group.sites[0]
+    total = group.total()
+    group.ask(first, "sync", sums=[total])
+    group.evaluate(first)
+    group.ask(first, "checkpoint")
+    group.ask(first, "status")
+    seen = recorders[id(first)].seen
+    identity = Store(first.home).identity()
+    (path / "site-a.site").write_bytes(Enrolment.make("site-a", identity).to_bytes())
+    return GatePolicy(identity.public), seen
+
+
+def answering(
+    asked: Message, answer: RecordDict | Error, change: Callable[[Message], None] = lambda _: None
+) -> Pushed:
+    """An app's own reply, without HEMod."""
+    reply = Message(answer, reply_to=asked)  # type: ignore[call-overload]
+    change(reply)
+    return Pushed.of(metadata_to_proto(asked.metadata), reply)
+
+
+def clear() -> RecordDict:
+    """What an app answers that was never meant to be sealed."""
+    return RecordDict(
+        {
+            "arrays": ArrayRecord([PLANTED]),
+            "metrics": MetricRecord({"num-examples": 10, "loss": 0.5}),
+        }
+    )
+
+
+def without_mod(message: Message, context: Context) -> Message:
+    """An app without HEMod."""
+    return Message(clear(), reply_to=message)

@@ -1,0 +1,165 @@
+"""A fake SuperLink over real sockets: it writes down every byte, and holds what it was pushed."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fab_pb2 import Fab, GetFabResponse
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeResponse,
+    DeactivateNodeResponse,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+    RegisterNodeFleetResponse,
+    UnregisterNodeFleetResponse,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedResponse,
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+)
+from flwr.proto.run_pb2 import GetRunResponse, Run
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+FAB = "ab" * 32
+
+
+@dataclass
+class SuperLink:
+    """Its answers, and what it has received."""
+
+    node: int
+    ask: list[Any] = field(default_factory=list)
+    down: dict[str, bytes] = field(default_factory=dict)
+    pushes: list[PushMessagesRequest] = field(default_factory=list)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    bytes_in: bytearray = field(default_factory=bytearray)
+    paths: list[str] = field(default_factory=list)
+    failing: dict[str, int] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.Lock)
+    port: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def give(self, message: Any) -> None:
+        """Let the node pull a message."""
+        parts = get_all_nested_objects(message)
+        self.down.update({name: part.deflate() for name, part in parts.items()})
+        self.ask.append((message, get_object_tree(message)))
+
+    def reply(self, at: int = -1) -> Any:
+        """A whole reply, as a ServerApp gets it."""
+        request = self.pushes[at]
+        tree = request.message_object_trees[0]
+        made: Any = inflate_object_from_contents(tree.object_id, dict(self.objects))
+        announced = message_from_proto(request.messages_list[0])
+        assert announced.metadata.message_id == tree.object_id
+        return made
+
+    def answer(self, name: str, body: bytes) -> Any:
+        """The answer to a request."""
+        if name in SIMPLE:
+            return SIMPLE[name]()
+        return getattr(self, f"_{name.replace('-', '_')}")(body)
+
+    def _register_node(self, _: bytes) -> Any:
+        return RegisterNodeFleetResponse(node_id=self.node)
+
+    def _activate_node(self, _: bytes) -> Any:
+        return ActivateNodeResponse(node_id=self.node)
+
+    def _pull_messages(self, _: bytes) -> Any:
+        if not self.ask:
+            return PullMessagesResponse()
+        message, tree = self.ask.pop(0)
+        said = message_to_proto(remove_content_from_message(message))
+        return PullMessagesResponse(messages_list=[said], message_object_trees=[tree])
+
+    def _pull_object(self, body: bytes) -> Any:
+        content = self.down[PullObjectRequest.FromString(body).object_id]
+        found = {"object_found": True, "object_available": True}
+        return PullObjectResponse(object_content=content, **found)
+
+    def _push_messages(self, body: bytes) -> Any:
+        request = PushMessagesRequest.FromString(body)
+        self.pushes.append(request)
+        wanted = sorted(_ids(request.message_object_trees[0]))
+        return PushMessagesResponse(objects_to_push=wanted, session_id="up")
+
+    def _push_object(self, body: bytes) -> Any:
+        pushed = PushObjectRequest.FromString(body)
+        self.objects[pushed.object_id] = pushed.object_content
+        return PushObjectResponse(stored=True)
+
+
+SIMPLE: dict[str, Any] = {
+    "deactivate-node": DeactivateNodeResponse,
+    "unregister-node": UnregisterNodeFleetResponse,
+    "send-node-heartbeat": lambda: SendNodeHeartbeatResponse(success=True),
+    "get-run": lambda: GetRunResponse(run=Run(run_id=7, fab_hash=FAB)),
+    "get-fab": lambda: GetFabResponse(fab=Fab(hash_str=FAB, content=b"fab")),
+    "confirm-message-received": ConfirmMessageReceivedResponse,
+}
+
+
+def _ids(tree: ObjectTree) -> set[str]:
+    return {tree.object_id}.union(*map(_ids, tree.children))
+
+
+@contextmanager
+def superlink(node: int, context: ssl.SSLContext | None = None) -> Iterator[SuperLink]:
+    """A fake SuperLink that listens."""
+    state = SuperLink(node)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 30
+        wbufsize, disable_nagle_algorithm = -1, True
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            name = self.path.rpartition("/")[2]
+            with state.lock:
+                state.paths.append(name)
+                state.headers = {k.lower(): v for k, v in self.headers.items()}
+                state.bytes_in += str(self.headers).encode() + self.path.encode() + body
+                status, data = 200, b""
+                if state.failing.get(name, 0):
+                    state.failing[name] -= 1
+                    status = 503
+                else:
+                    data = state.answer(name, body).SerializeToString()
+            self.send_response(status)
+            self.send_header("content-type", "application/protobuf")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    state.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,331 @@
+"""Laws of the gate's verdict: what this site has signed whole passes, and nothing else does."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.proto.message_pb2 import ObjectTree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flhe.gate.judge import REASONS
+from flhe.gate.objects import MAX_OBJECT, object_id, write
+from flhe.gate.policy import FIELDS, GatePolicy
+from flhe.keys.identity import Identity
+from flhe.mods import records
+from flhe.node.store import Store
+from tests.fuzz.mutations import blind
+from tests.gate.conftest import Seen
+from tests.gate.replies import PLANTED, Pushed, answering, asking, clear
+
+STAGES = ("advertise", "share", "confirm", "round", "sync", "evaluate", "checkpoint", "status")
+MUTANTS = int(os.environ.get("FLHE_GATE_MUTANTS", "100"))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_signed_reply_passes(policy: GatePolicy, pushed: dict[str, Pushed], stage: str) -> None:
+    verdict = pushed[stage].verdict(policy)
+    assert (verdict.reason, verdict.detail) == ("", "")
+    assert verdict.tree is not None
+    assert {*verdict.tree.below, pushed[stage].tree.object_id} == set(pushed[stage].objects)
+
+
+def test_another_sites_reply_does_not_pass(pushed: dict[str, Pushed]) -> None:
+    other = GatePolicy(Identity.generate().public)
+    assert {p.verdict(other).reason for p in pushed.values()} == {"signature"}
+
+
+def test_a_reply_to_another_message_does_not_pass(
+    policy: GatePolicy, pushed: dict[str, Pushed]
+) -> None:
+    mixed = replace(pushed["round"], asked=pushed["sync"].asked)
+    assert mixed.verdict(policy).reason == "metadata"
+
+
+# --- apps that answer by themselves ---
+
+
+VALUES = [float(v) for v in PLANTED]
+SHAPE = tuple(int(v) for v in PLANTED.view(np.uint32))
+NAME = PLANTED.tobytes().hex()
+HIDDEN: dict[str, RecordDict | Error] = {
+    "clear": clear(),
+    "metrics": RecordDict({"metrics": MetricRecord({"loss": VALUES})}),
+    "config": RecordDict({"notes": ConfigRecord({"notes": PLANTED.tobytes()})}),
+    "array name": RecordDict({"a": ArrayRecord({NAME: Array(np.zeros(1))})}),
+    "array shape": RecordDict({"a": ArrayRecord({"w": Array("uint8", SHAPE, "x", b"1")})}),
+    "record name": RecordDict({NAME: ConfigRecord({"a": 1})}),
+    "error": Error(2, f"ValueError: {VALUES}"),
+    "error code": Error(int(PLANTED.view(np.int32)[0]), ""),
+    "nothing": RecordDict({}),
+}
+"""An update in each of the places that a reply has."""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *[(n, "plain") for n in ("clear", "metrics", "config", "array name", "array shape")],
+        *[("record name", "plain"), ("nothing", "plain")],
+        *[("error", "error-text"), ("error code", "error")],
+    ],
+)
+def test_an_app_without_the_mod_gets_nothing_out(
+    policy: GatePolicy, seen: Seen, name: str, reason: str
+) -> None:
+    verdict = answering(seen["round"][0], HIDDEN[name]).verdict(policy)
+    assert (verdict.tree, verdict.reason) == (None, reason)
+    assert verdict.code == (2 if name == "error" else 1033)
+    assert verdict.reason in REASONS
+
+
+@pytest.mark.parametrize("name", ["message_type", "group_id", "run_id", "dst_task_id"])
+def test_a_reply_with_other_metadata_does_not_pass(
+    policy: GatePolicy, seen: Seen, name: str
+) -> None:
+    asked, reply = seen["round"]
+    value = PLANTED.tobytes().hex() if isinstance(getattr(reply.metadata, name), str) else 4711
+
+    def change(made: Message) -> None:
+        made.metadata.__dict__[f"_{name}"] = value
+
+    assert answering(asked, reply.content, change).verdict(policy).reason == "metadata"
+
+
+ADDED: dict[str, tuple[str, ArrayRecord | ConfigRecord | MetricRecord, str]] = {
+    "array": ("arrays", ArrayRecord([PLANTED]), "record"),
+    "sealed by name": (records.BOX, ArrayRecord([PLANTED]), "array"),
+    "sealed by type": (
+        records.BOX,
+        ArrayRecord({"0000": Array("uint8", (1,), records.SEALED, b"1")}),
+        "array",
+    ),
+    "wrong shape": (
+        records.BOX,
+        ArrayRecord({"0000": Array("uint8", (4711,), records.CHECKPOINT, b"1")}),
+        "array",
+    ),
+    "config": ("flhe.notes", ConfigRecord({"a": b"1"}), "record"),
+    "opened": ("flhe.opened", ConfigRecord({"round": 1, "seen": 4711}), "field"),
+    "metric": ("flhe.means.1", MetricRecord({"age": 47.0}), "metric"),
+    "precise": ("flhe.means.1", MetricRecord({"loss": 0.4711}), "metric"),
+    "list": ("flhe.means.1", MetricRecord({"loss": [0.5]}), "metric"),
+    "number": ("flhe.means.01", MetricRecord({"loss": 0.5}), "record"),
+    "unsigned": ("flhe.means.1", MetricRecord({"loss": 0.5}), "signature"),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_record_beside_the_sealed_ones_does_not_pass(
+    policy: GatePolicy, seen: Seen, name: str
+) -> None:
+    asked, reply = seen["status"]
+    record, content, reason = ADDED[name]
+    made = RecordDict({**reply.content, record: content})
+    assert answering(asked, made).verdict(policy).reason == reason
+
+
+def test_a_field_beside_the_known_ones_does_not_pass(policy: GatePolicy, seen: Seen) -> None:
+    asked, reply = seen["status"]
+    own = ConfigRecord({**reply.content[records.REPLY], "note": b"4711"})
+    assert answering(asked, RecordDict({records.REPLY: own})).verdict(policy).reason == "field"
+    del own["note"], own["signed"]
+    assert answering(asked, RecordDict({records.REPLY: own})).verdict(policy).reason == "unsigned"
+
+
+def test_signing_covers_the_order_of_records(policy: GatePolicy, seen: Seen) -> None:
+    asked, reply = seen["round"]
+    turned = RecordDict(dict(reversed(list(reply.content.items()))))
+    assert answering(asked, turned).verdict(policy).reason == "signature"
+
+
+# --- the tree ---
+
+
+def test_an_object_beside_the_tree_does_not_leave(
+    policy: GatePolicy, pushed: dict[str, Pushed]
+) -> None:
+    found = copy.deepcopy(pushed["status"])
+    content = write("ArrayChunk", (), PLANTED.tobytes())
+    found.objects[object_id(content)] = content
+    found.tree.children.append(ObjectTree(object_id=object_id(content)))
+    assert found.verdict(policy).reason == "malformed"
+    found.tree.CopyFrom(pushed["status"].tree)
+    found.tree.children[0].children.append(ObjectTree(object_id=object_id(content)))
+    assert found.verdict(policy).reason == "malformed"
+
+
+@pytest.mark.parametrize("deep", [7, 90])
+def test_a_deep_tree_does_not_pass(
+    policy: GatePolicy, pushed: dict[str, Pushed], deep: int
+) -> None:
+    found = copy.deepcopy(pushed["status"])
+    place = found.tree.children[0]
+    for _ in range(deep):
+        place = place.children.add(object_id="0" * 64)
+    assert found.verdict(policy).reason == "malformed"
+
+
+def rewritten(pushed: Pushed, old: str, content: bytes) -> Pushed:
+    """The same reply with one object replaced, and all ids above it."""
+    found = copy.deepcopy(pushed)
+    new = object_id(content)
+    found.objects[new] = content
+
+    def walk(tree: ObjectTree) -> None:
+        before = tree.object_id
+        for child in tree.children:
+            walk(child)
+        if before == old:
+            tree.object_id = new
+            return
+        data = found.objects[before]
+        for was, child in zip(kept[before], tree.children, strict=True):
+            data = data.replace(was.encode(), child.object_id.encode())
+        tree.object_id = object_id(data)
+        found.objects[tree.object_id] = data
+
+    kept: dict[str, list[str]] = {}
+
+    def note(tree: ObjectTree) -> None:
+        kept[tree.object_id] = [child.object_id for child in tree.children]
+        for child in tree.children:
+            note(child)
+
+    note(found.tree)
+    walk(found.tree)
+    found.said.metadata.message_id = found.tree.object_id
+    return found
+
+
+def test_json_with_spaces_does_not_pass(policy: GatePolicy, pushed: dict[str, Pushed]) -> None:
+    """The control: the same rewriting without a change passes."""
+    reply = pushed["round"]
+    old = reply.tree.children[0].object_id
+    content = reply.objects[old]
+    body = content.partition(b"\0")[2]
+    assert rewritten(reply, old, content).verdict(policy).reason == ""
+    children = tuple(child.object_id for child in reply.tree.children[0].children)
+    spaced = write("RecordDict", children, json.dumps(json.loads(body), indent=1).encode())
+    verdict = rewritten(reply, old, spaced).verdict(policy)
+    assert (verdict.reason, verdict.tree) == ("malformed", None)
+
+
+# --- the limit ---
+
+
+def test_an_app_that_takes_the_identity_passes(policy: GatePolicy, seen: Seen, place: Path) -> None:
+    """It signs an update in clear as if it were ciphertext; docs/gate.md says so."""
+    asked, reply = seen["status"]
+    made = RecordDict({name: copy.deepcopy(record) for name, record in reply.content.items()})
+    array = Array("uint8", (16,), records.SEALED, PLANTED.tobytes())
+    made[records.UPDATE] = ArrayRecord({"0000": array})
+    assert answering(asked, made).verdict(policy).reason == "signature"
+    [home] = [h for h in place.glob("**/identity.key") if public(h.parent) == policy.site]
+    records.sign(Store(home.parent).identity(), asked, made)
+    assert answering(asked, made).verdict(policy).reason == ""
+
+
+def public(home: Path) -> bytes:
+    return Store(home).identity().public
+
+
+# --- long replies ---
+
+
+@pytest.mark.parametrize("megabytes", [17, 40])
+def test_a_reply_above_the_longest_object_passes_in_pieces(megabytes: int) -> None:
+    """Ciphertext is cut into arrays, and Flower cuts those into chunks; no object is that long."""
+    identity = Identity.generate()
+    asked = asking(RecordDict({"a": ConfigRecord({"a": 1})}), 100)
+    content = records.reply(round=1, header=b"header")
+    data = os.urandom(1 << 20) * megabytes
+    content[records.UPDATE] = records._numbered([data], records.SEALED)
+    records.sign(identity, asked, content)
+    pushed = answering(asked, content)
+    assert len(data) > MAX_OBJECT > max(map(len, pushed.objects.values()))
+    policy = GatePolicy(identity.public)
+    assert pushed.verdict(policy).reason == ""
+    old = max(pushed.objects, key=lambda name: len(pushed.objects[name]))
+    body = bytearray(pushed.objects[old])
+    body[-1] ^= 1
+    assert (
+        rewritten(pushed, old, bytes(body)).verdict(GatePolicy(identity.public)).reason
+        == "signature"
+    )
+
+
+# --- mutants ---
+
+
+def mutants_pass(policy: GatePolicy, pushed: Pushed, seed: int) -> bool:
+    """Whether a mutant of one object passes; of one that differs, and whose ids are made to fit."""
+    random = Random(seed)
+    samples = list(pushed.objects.values())
+    old = random.choice(list(pushed.objects))
+    content = blind(pushed.objects[old], samples, random)
+    if content == pushed.objects[old]:
+        return False
+    found = rewritten(pushed, old, content)
+    if old == pushed.tree.object_id:  # its announcement too
+        try:
+            metadata = found.said.FromString(content.partition(b"\0")[2]).metadata
+            metadata.message_id = found.tree.object_id
+            found.said.metadata.CopyFrom(metadata)
+        except Exception:
+            return found.verdict(policy).tree is not None
+    verdict = found.verdict(policy)
+    assert verdict.reason == "" or verdict.reason in REASONS
+    if verdict.tree is None or old != pushed.tree.object_id:
+        return verdict.tree is not None
+    # Of the root nothing is forwarded: the gate writes it.
+    return verdict.tree.content != pushed.tree.children[0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_mutant_passes(policy: GatePolicy, pushed: dict[str, Pushed], stage: str) -> None:
+    assert not any(mutants_pass(policy, pushed[stage], seed) for seed in range(MUTANTS))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_mutant_of_many_passes(
+    policy: GatePolicy, pushed: dict[str, Pushed], stage: str
+) -> None:
+    assert not any(mutants_pass(policy, pushed[stage], seed) for seed in range(10_000))
+
+
+ANY = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(), st.binary()
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.text(), field=st.text(), value=ANY)
+def test_no_record_of_an_apps_own_passes(
+    policy: GatePolicy, seen: Seen, name: str, field: str, value: object
+) -> None:
+    asked, reply = seen["status"]
+    made = RecordDict({**reply.content, name: ConfigRecord({field: value})})  # type: ignore[dict-item]
+    try:
+        found = answering(asked, made)
+    except ValueError:  # Flower refuses it first
+        return
+    assert found.verdict(policy).tree is None
+
+
+def test_a_member_of_masking_keys_has_no_share_for_itself() -> None:
+    """SASH's reply has a share for each member, empty at its own rank."""
+    check = FIELDS[records.REPLY]["shares"]
+    assert check([b"", bytes(40), bytes(40)])
+    assert check([])
+    assert not check([bytes((1 << 16) + 1)])
+    assert not check(["a share"])

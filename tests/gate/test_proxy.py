@@ -1,0 +1,320 @@
+"""The gate between Flower's own client and a SuperLink, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from flwr.app import Error, Message, RecordDict
+from flwr.common.serde import message_from_proto
+from flwr.common.serde_utils import metadata_to_proto
+from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
+from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.run import RunNotRunningException
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.fleet_http_connection import http_request_response
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from flhe.gate import proxy
+from flhe.gate.delivery import Delivery
+from flhe.gate.ledger import Ledger
+from flhe.gate.policy import GatePolicy
+from flhe.gate.proxy import Gate, GateServer
+from flhe.gate.requests import Caller
+from flhe.gate.spool import Spool
+from flhe.gate.upstream import Upstream
+from flhe.node import audit
+from flhe.node.store import Store
+from tests.gate.conftest import Seen
+from tests.gate.replies import PLANTED, Pushed, answering, clear
+from tests.gate.superlink import FAB, SuperLink, superlink
+
+NODE = 100
+KEYS = generate_key_pairs()
+
+
+@contextmanager
+def gate(
+    home: Path, policy: GatePolicy, port: int, pinned: bytes | None = None, at: int = 0
+) -> Iterator[GateServer]:
+    """A gate that listens, on a port of its own or on `at`."""
+    store = Store(home)
+    delivery = Delivery(policy, Ledger(store), Upstream(f"127.0.0.1:{port}", None), store)
+    made = Gate(delivery, Caller(pinned), Spool(home / "spool"))
+    server = GateServer(("127.0.0.1", at), made, None)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Node:
+    """Flower's own client of a SuperNode."""
+
+    def __init__(self, connection: Any) -> None:
+        self.id, self.receive, self.send, self.get_run, self.get_fab, *rest = connection
+        self.pull_object, self.push_object, self.confirm = rest
+
+    def take(self) -> str:
+        """Pull a message as a SuperNode does; its id."""
+        message, tree = self.receive()
+        run = message.metadata.run_id
+        self.get_run(run)
+        self.get_fab(FAB, run)
+        for part in ids(tree):
+            self.pull_object(run, part)
+        self.confirm(run, message.metadata.message_id)
+        return str(message.metadata.message_id)
+
+    def push(self, pushed: Pushed, after: Callable[[str], None] = lambda _: None) -> None:
+        """Push a reply as a SuperNode does."""
+        wanted, session = self.send(message_from_proto(pushed.said), pushed.tree, 4711.0)
+        run = pushed.asked.run_id
+
+        def one(name: str, content: bytes) -> None:
+            self.push_object(run, session, name, content)
+            after(name)
+
+        contents = ((name, pushed.objects[name]) for name in wanted)
+        push_object_contents_from_iterable(contents, one)
+
+
+def ids(tree: Any) -> list[str]:
+    return [part for child in tree.children for part in ids(child)] + [tree.object_id]
+
+
+@contextmanager
+def node(port: int, keys: Any = KEYS) -> Iterator[Node]:
+    with http_request_response(f"127.0.0.1:{port}", True, None, keys) as connection:
+        yield Node(connection)
+
+
+@pytest.fixture
+def link() -> Iterator[SuperLink]:
+    with superlink(NODE) as made:
+        yield made
+
+
+@pytest.fixture
+def up(tmp_path: Path, policy: GatePolicy, link: SuperLink) -> Iterator[GateServer]:
+    with gate(tmp_path / "gate", policy, link.port) as server:
+        yield server
+
+
+def port_of(server: GateServer) -> int:
+    return int(server.server_address[1])
+
+
+def codes(home: Path) -> list[tuple[str, int | None]]:
+    return [(e.answer, e.code) for e in audit.last(Store(home), 50) if e is not None]
+
+
+@pytest.mark.parametrize("stage", ["round", "status", "share"])
+def test_a_signed_reply_arrives_whole(
+    link: SuperLink, up: GateServer, seen: Seen, tmp_path: Path, stage: str
+) -> None:
+    asked, reply = seen[stage]
+    link.give(asked)
+    with node(port_of(up)) as site:
+        assert site.take() == asked.metadata.message_id
+        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    arrived = link.reply()
+    assert arrived.content == reply.content
+    said, expected = arrived.metadata, reply.metadata
+    for name in ("run_id", "src_node_id", "dst_node_id", "reply_to_message_id", "group_id"):
+        assert getattr(said, name) == getattr(expected, name)
+    assert said.created_at != expected.created_at  # the gate's own clock
+    assert not link.pushes[0].clientapp_runtime_list
+    assert codes(tmp_path / "gate") == [("passed", None)]
+    assert not list((tmp_path / "gate" / "spool").iterdir())
+
+
+HIDDEN: dict[str, Callable[[Message], Pushed]] = {
+    "clear": lambda asked: answering(asked, clear()),
+    "error": lambda asked: answering(asked, Error(2, f"sorry {PLANTED.tobytes()!r}")),
+    "code": lambda asked: answering(asked, Error(4711, PLANTED.tobytes().hex())),
+    "group": lambda asked: answering(asked, RecordDict(), _regroup),
+}
+
+
+def _regroup(made: Message) -> None:
+    made.metadata.__dict__["_group_id"] = PLANTED.tobytes().hex()
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_nothing_in_clear_goes_beyond_the_gate(
+    link: SuperLink, up: GateServer, seen: Seen, tmp_path: Path, name: str
+) -> None:
+    """The same search finds it where there is no gate."""
+    asked = seen["round"][0]
+    found = []
+    for port in (port_of(up), link.port):
+        link.give(asked)
+        link.bytes_in.clear()
+        with node(port) as site:
+            site.take()
+            site.push(HIDDEN[name](asked))
+        raw, text = PLANTED.tobytes(), repr(PLANTED.tobytes())[2:-1].encode()
+        forms = raw, text, raw.hex().encode()
+        found.append(any(form in link.bytes_in for form in forms))
+        reply = link.reply()
+        if not found[1:]:
+            assert reply.error.code == (2 if name == "error" else 1033)
+            assert reply.error.reason in ("flower/2", "flhe/gate")
+            assert codes(tmp_path / "gate") == [("refused", 1033)]
+    assert found == [False, True]
+
+
+def test_a_second_answer_to_a_message_does_not_leave(
+    link: SuperLink, up: GateServer, seen: Seen, tmp_path: Path
+) -> None:
+    asked, reply = seen["status"]
+    link.give(asked)
+    with node(port_of(up)) as site:
+        site.take()
+        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+        with pytest.raises(RunNotRunningException):
+            site.push(answering(asked, Error(1, "again")))
+        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))  # as after a lost answer
+    assert len(link.pushes) == 1
+    assert codes(tmp_path / "gate") == [("passed", None), ("refused", 1033)]
+
+
+def test_a_superlink_that_fails_for_a_while_gets_the_reply(
+    link: SuperLink, up: GateServer, seen: Seen
+) -> None:
+    asked, reply = seen["status"]
+    link.give(asked)
+    with node(port_of(up)) as site:
+        site.take()
+        link.failing.update({"push-messages": 1, "push-object": 1})
+        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    assert link.reply().content == reply.content
+
+
+def test_a_slow_delivery_ends_while_the_supernode_comes_again(
+    link: SuperLink, up: GateServer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "PATIENCE_S", 0.0)
+    asked, reply = seen["round"]
+    link.give(asked)
+    with node(port_of(up)) as site:
+        site.take()
+        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    assert link.reply().content == reply.content
+    assert len(link.pushes) == 1
+
+
+@contextmanager
+def process(home: Path, site: Path, port: int, at: int) -> Iterator[subprocess.Popen[str]]:
+    """`flhe gate` in a process of its own; killed at the end, as when a machine loses power."""
+    words = ["gate", "--home", str(home), "--site", str(site), "--insecure"]
+    words += ["--superlink", f"127.0.0.1:{port}", "--listen", f"127.0.0.1:{at}"]
+    command = [sys.executable, "-m", "flhe.cli", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as made:
+        try:
+            assert made.stderr is not None
+            assert "listens" in made.stderr.readline()
+            yield made
+        finally:
+            made.kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
+    link: SuperLink, place: Path, seen: Seen, tmp_path: Path
+) -> None:
+    """The node is known, and the half of the reply that was pushed is kept."""
+    asked, reply = seen["round"]
+    link.give(asked)
+    pushed = Pushed.of(metadata_to_proto(asked.metadata), reply)
+    at, home = free_port(), tmp_path / "gate"
+    start = partial(process, home, place / "site-a.site", link.port, at)
+    with start() as first, node(at) as site:
+        site.take()
+        wanted, session = site.send(message_from_proto(pushed.said), pushed.tree, 1.0)
+        names = sorted(wanted)
+        for name in names[:2]:
+            site.push_object(7, session, name, pushed.objects[name])
+        first.kill()
+        first.wait(30)
+        with start():
+            for name in names[2:]:
+                site.push_object(7, session, name, pushed.objects[name])
+    assert link.reply().content == reply.content
+    assert codes(home) == [("passed", None)]
+
+
+# --- requests ---
+
+
+def post(port: int, path: str, body: bytes, **headers: str) -> int:
+    return httpx.post(f"http://127.0.0.1:{port}{path}", content=body, headers=headers).status_code
+
+
+@pytest.mark.parametrize("path", ["/v1/control/start-run", "/v1/fleet/other", "/", "/health"])
+def test_another_endpoint_is_refused(link: SuperLink, up: GateServer, path: str) -> None:
+    assert post(port_of(up), path, b"") == 404
+    assert not link.paths
+
+
+def test_a_request_without_a_signature_is_refused(link: SuperLink, up: GateServer) -> None:
+    assert post(port_of(up), "/v1/fleet/pull-messages", b"") == 400
+    assert post(port_of(up), "/v1/fleet/pull-messages", b"0" * (1 << 17)) == 413
+    assert not link.paths
+
+
+def register(port: int, keys: Any) -> None:
+    """One request of a SuperNode, without the client that ends its process on 401."""
+    signing = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(*keys)]
+    at = f"127.0.0.1:{port}", True, None
+    with FleetHttpClient.from_server_address(*at, interceptors=signing) as client:
+        client.RegisterNode(RegisterNodeFleetRequest(public_key=public_key_to_bytes(keys[1])))
+
+
+def test_another_caller_is_refused(link: SuperLink, policy: GatePolicy, tmp_path: Path) -> None:
+    """A process of the same machine that is not the SuperNode reaches nothing."""
+    pinned = public_key_to_bytes(KEYS[1])
+    with gate(tmp_path / "gate", policy, link.port, pinned) as server:
+        register(port_of(server), KEYS)
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            register(port_of(server), generate_key_pairs())
+    assert link.paths == ["register-node"]
+
+
+def test_an_id_that_did_not_come_down_does_not_go_up(
+    link: SuperLink, up: GateServer, seen: Seen
+) -> None:
+    link.give(seen["status"][0])
+    named = PLANTED.tobytes().hex() * 2
+    with node(port_of(up)) as site:
+        site.take()
+        before = len(link.paths)
+        for ask in (
+            lambda: site.pull_object(7, named),
+            lambda: site.confirm(7, named),
+            lambda: site.get_run(4711),
+            lambda: site.get_fab(named, 7),
+        ):
+            with pytest.raises(httpx.HTTPStatusError, match="400"):
+                ask()
+        assert len(link.paths) == before
+    assert named.encode() not in link.bytes_in

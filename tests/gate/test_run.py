@@ -1,0 +1,209 @@
+"""`flhe gate` and `flhe site gate`: certificates, keys, settings, and TLS on both sides."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.common.serde_utils import metadata_to_proto
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_connection import http_request_response
+
+from flhe.errors import ConfigError, FlheError
+from flhe.gate import certificate
+from flhe.gate.policy import GatePolicy
+from flhe.gate.proxy import GateServer
+from flhe.gate.run import Settings, serve
+from flhe.gate.upstream import Upstream
+from flhe.keys.roster.enrolment import Enrolment
+from flhe.node.store import Store
+from flhe.provision import gates, node_key
+from flhe.provision.federation import tls
+from flhe.provision.federation.card import Card
+from tests.gate.conftest import Seen
+from tests.gate.replies import Pushed
+from tests.gate.superlink import SuperLink, superlink
+from tests.gate.test_proxy import KEYS, NODE, Node
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A SuperLink's certificate, and the authority that verifies it."""
+    return tls.make(tmp_path_factory.mktemp("tls"), "test", HOST, days=1)
+
+
+@pytest.fixture
+def link(authority: Any) -> Iterator[SuperLink]:
+    """A SuperLink that speaks TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.certificate, authority.key)
+    with superlink(NODE, context) as made:
+        yield made
+
+
+@contextmanager
+def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """`serve` in a thread; its port."""
+    servers, said = list[GateServer](), list[str]()
+    listens = threading.Event()
+
+    def note(self: GateServer, interval: float = 0.05) -> None:
+        servers.append(self)
+        listens.set()
+        super(GateServer, self).serve_forever(interval)
+
+    monkeypatch.setattr(GateServer, "serve_forever", note)
+    thread = threading.Thread(target=serve, args=(settings, said.append), daemon=True)
+    thread.start()
+    assert listens.wait(30)
+    try:
+        port = int(servers[0].server_address[1])
+        assert f"{HOST}:{port} " in said[0]
+        yield port
+    finally:
+        servers[0].shutdown()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, policy: GatePolicy, link: SuperLink, authority: Any) -> Settings:
+    pinned = public_key_to_bytes(KEYS[1])
+    at = f"{HOST}:{link.port}"
+    return Settings(tmp_path / "gate", policy, at, authority.authority, pinned, f"{HOST}:0")
+
+
+def test_a_reply_passes_over_tls_on_both_sides(
+    settings: Settings, link: SuperLink, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's own client verifies the gate's certificate, the gate the SuperLink's."""
+    asked, reply = seen["round"]
+    link.give(asked)
+    with served(settings, monkeypatch) as port:
+        root = (settings.home / certificate.NAME).read_bytes()
+        with http_request_response(f"{HOST}:{port}", False, root, KEYS) as connection:
+            site = Node(connection)
+            site.take()
+            site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://{HOST}:{port}/")
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(f"https://{HOST}:{port}/")
+    assert link.reply().content == reply.content
+
+
+def test_nothing_goes_to_a_superlink_of_another_authority(
+    settings: Settings, link: SuperLink, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = tls.make(tmp_path / "other", "test", HOST, days=1)
+    for roots, status in ((settings.root_certificates, 200), (other.authority, 502)):
+        upstream = Upstream(settings.superlink, roots)
+        assert upstream.post("send-node-heartbeat", b"", {}).status == status
+        upstream.close()
+    assert link.paths == ["send-node-heartbeat"]
+    assert "CERTIFICATE_VERIFY_FAILED" in caplog.text
+
+
+def test_a_certificate_lasts_and_a_cut_short_start_is_mended(tmp_path: Path) -> None:
+    certificate.make(tmp_path, "gate.example")
+    first = (tmp_path / certificate.NAME).read_bytes()
+    certificate.make(tmp_path)
+    assert (tmp_path / certificate.NAME).read_bytes() == first
+    assert (tmp_path / certificate.KEY).stat().st_mode & 0o077 == 0
+    made = x509.load_pem_x509_certificate(first)
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = {*names.get_values_for_type(x509.DNSName)}
+    found |= {str(each) for each in names.get_values_for_type(x509.IPAddress)}
+    assert found == {*certificate.NAMES, "gate.example"}
+    (tmp_path / certificate.NAME).unlink()
+    with pytest.raises(ConfigError, match=r"gate\.crt and gate\.key cannot be read"):
+        certificate.server_context(tmp_path)
+    certificate.make(tmp_path)
+    certificate.server_context(tmp_path)
+    assert (tmp_path / certificate.NAME).read_bytes() != first
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"listen": "127.0.0.1"}, "must be ADDRESS:PORT"),
+        ({"listen": "localhost:1"}, "must begin with an IP address"),
+        ({"listen": "0.0.0.0:0"}, "other machines could reach it"),
+        ({"superlink": "nowhere"}, "must be HOST:PORT"),
+        ({"root_certificates": Path("none.crt")}, "cannot be read as CA certificates"),
+    ],
+)
+def test_settings_that_cannot_work(
+    tmp_path: Path, policy: GatePolicy, change: Any, says: str
+) -> None:
+    given = {"listen": f"{HOST}:0", "superlink": f"{HOST}:1", "root_certificates": None} | change
+    with pytest.raises(ConfigError, match=says):
+        serve(Settings(tmp_path / "gate", policy, supernode=None, **given), print)
+
+
+def test_a_taken_port_and_a_second_gate(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with served(settings, monkeypatch) as port:
+        again = partial(Settings, policy=settings.policy, superlink=settings.superlink)
+        more = {"root_certificates": None, "supernode": None}
+        with pytest.raises(ConfigError, match="name a free port"):
+            serve(again(tmp_path / "other", listen=f"{HOST}:{port}", **more), print)
+        with pytest.raises(FlheError):
+            serve(again(settings.home, listen=f"{HOST}:0", **more), print)
+
+
+# --- whose replies, and whose requests ---
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Card, Path, bytes]:
+    """A site's card, its SuperNode's .pub file, and that key as Flower sends it."""
+    key = node_key.make(tmp_path / "node.key")
+    public = tmp_path / "node.key.pub"
+    point = node_key.public_of(tmp_path / "node.key")
+    public.write_bytes(node_key.openssh(point))
+    identity = Store(tmp_path / "home").identity()
+    card = Card.make(Enrolment.make("a", identity), point, identity)
+    return card, public, public_key_to_bytes(key.public_key())
+
+
+def test_a_card_names_the_supernode_too(keys: tuple[Card, Path, bytes], tmp_path: Path) -> None:
+    card, public, key = keys
+    sent, request = tmp_path / "a.card", tmp_path / "a.site"
+    sent.write_bytes(card.to_bytes())
+    request.write_bytes(card.enrolment.to_bytes())
+    assert gates.site_of(sent, None) == (card.public, key)
+    assert gates.site_of(request, public) == (card.public, key)
+    assert gates.site_of(request, None) == (card.public, None)
+    other = ec.generate_private_key(ec.SECP384R1()).public_key()
+    public.write_bytes(other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    assert gates.site_of(sent, public) == (card.public, public_key_to_bytes(other))
+
+
+@pytest.mark.parametrize("content", [b"", b"ssh-ed25519 AAAA", b"\0" * 5000])
+def test_a_key_of_another_kind(
+    keys: tuple[Card, Path, bytes], tmp_path: Path, content: bytes
+) -> None:
+    card, public, _ = keys
+    (tmp_path / "a.card").write_bytes(card.to_bytes())
+    public.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"must be the \.pub file"):
+        gates.site_of(tmp_path / "a.card", public)
+    with pytest.raises(FlheError):
+        gates.site_of(public, None)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        gates.site_of(tmp_path / "none", None)
