@@ -19,13 +19,13 @@ from flhe.wire.record import Form
 DEFAULT_KEY_BITS = 3072
 SUBGROUP = Limit(
     name="paillier-subgroup",
-    needs="true to allow the subgroup variant of Paillier, or false",
+    needs="true or false",
     takes=lambda _: True,
     stricter=min,
     default=False,
     simulated=True,
+    help="BatchCrypt may use the subgroup variant of Paillier, which takes one more assumption.",
 )
-"""Whether members may hide plaintexts in a subgroup of short order."""
 
 
 @dataclass(frozen=True, slots=True)
