@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -67,6 +67,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 class Trust:
     """As much of it as starting a SuperLink takes."""
+
+    sites: ClassVar[dict[str, Path]] = {}
+    superlink: ClassVar[list[str]] = []
 
     class tls:  # noqa: N801
         authority = certificate = key = Path("nowhere")
