@@ -93,11 +93,13 @@ class Delivery:
             messages_list=[announced],
             message_object_trees=[ObjectTree(object_id=named, children=children)],
         )
-        answer = self._post("push-messages", request, headers)
-        if answer.status != DONE.status:
-            return answer
-        response = PushMessagesResponse.FromString(answer.body)
-        wanted = set(response.objects_to_push)
+        resumed = waiting.session is not None
+        if not resumed:
+            answer = self._post("push-messages", request, headers)
+            if answer.status != DONE.status:
+                return answer
+            response = PushMessagesResponse.FromString(answer.body)
+            waiting.begin(response.session_id, response.objects_to_push)
         below = () if verdict.tree is None else verdict.tree.below
 
         def push(part: str) -> Answer:
@@ -106,15 +108,17 @@ class Delivery:
                 run_id=message.metadata.run_id,
                 object_id=part,
                 object_content=root if part == named else waiting.read(part),
-                session_id=response.session_id,
+                session_id=waiting.session or "",
             )
             answer = self._post("push-object", pushed, headers)
             if answer.status != DONE.status:
                 return answer
-            return DONE if PushObjectResponse.FromString(answer.body).stored else Answer(502)
+            # The SuperLink refuses an object that it has, as after an answer that was lost.
+            stored = PushObjectResponse.FromString(answer.body).stored
+            return DONE if stored or resumed else Answer(502)
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = pool.map(push, (part for part in (*below, named) if part in wanted))
+            answers = pool.map(push, (p for p in (*below, named) if p in waiting.wanted))
             return next((answer for answer in answers if answer.status != DONE.status), DONE)
 
     def _post(

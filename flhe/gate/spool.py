@@ -2,6 +2,7 @@
 
     spool/<message id>/announced   the SuperNode's announcement, and when it came
     spool/<message id>/<object id> an object
+    spool/<message id>/sent        the SuperLink's session, and the objects that it wants
 
 Objects may hold an update in clear, so the directory is the gate's own and an entry goes as soon as
 its reply has left or was stopped.
@@ -13,6 +14,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from flhe.wire.canonical import dumps, loads
 
 MAX_WAITING = 4
 """Most replies in the spool: a SuperNode sends one at a time. A further one displaces the oldest."""
-ANNOUNCED = "announced"
+ANNOUNCED, SENT = "announced", "sent"
 
 
 @dataclass(slots=True)
@@ -37,6 +39,15 @@ class Waiting:
     created: float
     ids: frozenset[str]
     sizes: dict[str, int] = field(default_factory=dict)
+    session: str | None = None
+    """The SuperLink's session; None before it has taken the announcement."""
+    wanted: frozenset[str] = frozenset()
+
+    def begin(self, session: str, wanted: Iterable[str]) -> None:
+        """Keep the SuperLink's session: it takes an announcement once, and its objects in there."""
+        self.wanted = frozenset(wanted)
+        files.create(self.folder / SENT, dumps([session, sorted(self.wanted)]))
+        self.session = session
 
     @property
     def name(self) -> str:
@@ -125,4 +136,8 @@ def _load(folder: Path) -> Waiting:
     request = PushMessagesRequest.FromString(encoded)
     ids = frozenset(ids_of(request.message_object_trees[0]))
     kept = {path.name: path.stat().st_size for path in folder.iterdir() if is_id(path.name)}
-    return Waiting(folder, request, now / 1e6, ids, {n: s for n, s in kept.items() if n in ids})
+    found = Waiting(folder, request, now / 1e6, ids, {n: s for n, s in kept.items() if n in ids})
+    if (folder / SENT).exists():
+        found.session, wanted = loads((folder / SENT).read_bytes(), most, "the gate's spool")
+        found.wanted = frozenset(wanted)
+    return found

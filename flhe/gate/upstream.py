@@ -27,6 +27,7 @@ MAX_ANSWER = 64 << 20
 WAIT_S, WHOLE_S = 30.0, 300.0
 """Seconds without a byte, and of a whole answer, after which the gate gives up."""
 _MOST_IDLE = 8
+_CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Upstream:
             connection = self._idle.pop() if self._idle else None
         try:
             if connection is not None:
-                with suppress(ConnectionError):  # the SuperLink may have closed it meanwhile
+                with suppress(*_CLOSED):  # the SuperLink may have closed it meanwhile
                     return self._exchange(connection, name, body, headers)
             return self._exchange(self._connect(), name, body, headers)
         except (OSError, http.client.HTTPException) as error:

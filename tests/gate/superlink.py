@@ -53,9 +53,14 @@ class SuperLink:
     lock: Any = field(default_factory=threading.Lock)
     port: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    answered: set[str] = field(default_factory=set)
+    pending: dict[str, set[str]] = field(default_factory=dict)
+    losing: int = 0
+    """Answers to pushed objects that are lost on their way."""
 
     def give(self, message: Any) -> None:
         """Let the node pull a message."""
+        self.answered.discard(message.metadata.message_id)
         parts = get_all_nested_objects(message)
         self.down.update({name: part.deflate() for name, part in parts.items()})
         self.ask.append((message, get_object_tree(message)))
@@ -96,11 +101,20 @@ class SuperLink:
     def _push_messages(self, body: bytes) -> Any:
         request = PushMessagesRequest.FromString(body)
         self.pushes.append(request)
-        wanted = sorted(_ids(request.message_object_trees[0]))
-        return PushMessagesResponse(objects_to_push=wanted, session_id="up")
+        session, answered = f"up{len(self.pushes)}", request.messages_list[0].metadata
+        if answered.reply_to_message_id in self.answered:  # a ServerApp has pulled it meanwhile
+            return PushMessagesResponse(session_id=session)
+        self.answered.add(answered.reply_to_message_id)
+        self.pending[session] = _ids(request.message_object_trees[0])
+        wanted = sorted(self.pending[session])
+        return PushMessagesResponse(objects_to_push=wanted, session_id=session)
 
     def _push_object(self, body: bytes) -> Any:
         pushed = PushObjectRequest.FromString(body)
+        pending = self.pending.get(pushed.session_id, set())
+        if pushed.object_id not in pending:
+            return PushObjectResponse(stored=False)
+        pending.remove(pushed.object_id)
         self.objects[pushed.object_id] = pushed.object_content
         return PushObjectResponse(stored=True)
 
@@ -142,6 +156,9 @@ def superlink(node: int, context: ssl.SSLContext | None = None) -> Iterator[Supe
                     status = 503
                 else:
                     data = state.answer(name, body).SerializeToString()
+                    if name == "push-object" and state.losing:
+                        state.losing -= 1
+                        status, data = 503, b""
             self.send_response(status)
             self.send_header("content-type", "application/protobuf")
             self.send_header("content-length", str(len(data)))

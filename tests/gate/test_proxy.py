@@ -39,6 +39,7 @@ from flhe.node.store import Store
 from tests.gate.conftest import Seen
 from tests.gate.replies import PLANTED, Pushed, answering, clear
 from tests.gate.superlink import FAB, SuperLink, superlink
+from tests.patience import PATIENCE_S, until
 
 NODE = 100
 KEYS = generate_key_pairs()
@@ -202,8 +203,39 @@ def test_a_superlink_that_fails_for_a_while_gets_the_reply(
     with node(port_of(up)) as site:
         site.take()
         link.failing.update({"push-messages": 1, "push-object": 1})
+        link.losing = 1
         site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
     assert link.reply().content == reply.content
+    assert len(link.pushes) == 1  # a ServerApp that has pulled it takes no second announcement
+
+
+def test_a_gate_that_is_killed_while_it_pushes_goes_on_in_the_same_session(
+    link: SuperLink, place: Path, seen: Seen, tmp_path: Path
+) -> None:
+    asked, reply = seen["round"]
+    link.give(asked)
+    at, home = free_port(), tmp_path / "gate"
+    start = partial(process, home, place / "site-a.site", link.port, at)
+    with start() as first, node(at) as site:
+        site.take()
+        link.failing["push-object"] = 1 << 30
+        pushed = Pushed.of(metadata_to_proto(asked.metadata), reply)
+        wanted, session = site.send(message_from_proto(pushed.said), pushed.tree, 1.0)
+        *early, last = sorted(wanted)
+        for name in early:
+            site.push_object(7, session, name, pushed.objects[name])
+        pusher = threading.Thread(
+            target=site.push_object, args=(7, session, last, pushed.objects[last])
+        )
+        pusher.start()
+        until(lambda: link.paths.count("push-object") > 0)
+        first.kill()
+        first.wait(30)
+        link.failing.clear()
+        with start():
+            pusher.join(PATIENCE_S)
+    assert link.reply().content == reply.content
+    assert len(link.pushes) == 1
 
 
 def test_a_slow_delivery_ends_while_the_supernode_comes_again(
