@@ -31,7 +31,7 @@ from flhe.schemes.batchcrypt.lanes import Lanes
 from flhe.schemes.batchcrypt.powers import powmod_all, steps
 from flhe.schemes.batchcrypt.residue_pool import draw_in_children
 from flhe.schemes.batchcrypt.residues import Residues
-from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.batchcrypt.scheme import SUBGROUP, BatchCrypt
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
@@ -133,6 +133,19 @@ def test_keys_of_the_subgroup_variant_are_sound(bits: int) -> None:
         assert gmpy2.is_prime(order, 50)
         assert (prime - 1) % order == 0
     assert SecretKey.from_bytes(key.to_bytes()) == key
+
+
+def test_the_subgroup_variant_needs_a_sites_word() -> None:
+    """A deployed node has not given it, a simulated one has, and other variants need none."""
+    given = {False: SUBGROUP.default, True: SUBGROUP.simulated}
+    assert given == {False: False, True: True}
+    scheme = BatchCrypt(subgroup=True)
+    name, why = scheme.check_limits({SUBGROUP.name: False}) or ("", "")
+    assert (name, "subgroup" in why) == ("paillier-subgroup", True)
+    assert scheme.check_limits({SUBGROUP.name: True}) is None
+    assert BatchCrypt().check_limits({SUBGROUP.name: False}) is None
+    assert SUBGROUP.stricter(True, False) is False  # both the roster and the site allow it
+    assert SUBGROUP in BatchCrypt.limits
 
 
 def test_unsound_orders_are_refused() -> None:
