@@ -75,7 +75,10 @@ class BatchCrypt(Scheme):
         """Return the limit against the subgroup variant, if the site sets it."""
         if not self.subgroup or limits[SUBGROUP.name]:
             return None
-        return SUBGROUP.name, "the run uses the subgroup variant of Paillier"
+        return SUBGROUP.name, (
+            "the server asked for the subgroup variant of Paillier, which this node does not take: "
+            "leave subgroup out of the strategy"
+        )
 
     def settle(self, cohort: int, bits: int) -> tuple[Self, int]:
         """Return the bits left of a value under advance scaling; the sum then has room."""
