@@ -19,6 +19,7 @@ from flhe.errors import ConfigError, PolicyError
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
 from flhe.node.policy import METRICS, Policy, allowed
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.training.terms import Terms
 from tests.keys.agreement import roster_of, sites
 from tests.rosters import write_pinned
@@ -281,6 +282,14 @@ def test_what_may_be_shown(config: dict[str, object], terms: Terms, refused: str
     with pytest.raises(PolicyError, match=refused) if refused else nullcontext():
         policy.check_terms(terms)
         policy.check_layers(terms, LAYOUT)
+
+
+def test_a_schemes_own_limit_holds() -> None:
+    terms = Terms(BatchCrypt(subgroup=True))
+    with pytest.raises(PolicyError, match=r"leave subgroup out .*, or set flhe-paillier-subgroup"):
+        of_node(FIRST_USE).check_terms(terms)
+    of_node({**FIRST_USE, "flhe-paillier-subgroup": True}).check_terms(terms)
+    of_node({}, simulated=True).check_terms(terms)
 
 
 def test_a_simulation_may_show_what_the_run_says() -> None:
