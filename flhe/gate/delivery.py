@@ -101,6 +101,7 @@ class Delivery:
             response = PushMessagesResponse.FromString(answer.body)
             waiting.begin(response.session_id, response.objects_to_push)
         below = () if verdict.tree is None else verdict.tree.below
+        taken: list[str] = []
 
         def push(part: str) -> Answer:
             pushed = PushObjectRequest(
@@ -114,12 +115,21 @@ class Delivery:
             if answer.status != DONE.status:
                 return answer
             # The SuperLink refuses an object that it has, as after an answer that was lost.
-            stored = PushObjectResponse.FromString(answer.body).stored
-            return DONE if stored or resumed else Answer(502)
+            if PushObjectResponse.FromString(answer.body).stored:
+                taken.append(part)
+            elif not resumed:
+                return Answer(502)
+            return DONE
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = pool.map(push, (p for p in (*below, named) if p in waiting.wanted))
-            return next((answer for answer in answers if answer.status != DONE.status), DONE)
+            failed = next((answer for answer in answers if answer.status != DONE.status), DONE)
+        if resumed and not taken and failed is DONE:
+            logger.warning(
+                "the SuperLink took nothing more of a resumed reply: it was whole there, or its "
+                "session had ended and the round goes on without this site"
+            )
+        return failed
 
     def _post(
         self, name: str, request: PushMessagesRequest | PushObjectRequest, headers: Headers

@@ -31,7 +31,7 @@ from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets
 from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND, RATES, SITES, VICTIM, Plan
 from flhe_lab.rehearsal.logs import Logs
-from flhe_lab.rehearsal.machines import COMMAND_S, Machines
+from flhe_lab.rehearsal.machines import CHUNK, COMMAND_S, Machines
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.trust import NAME, Trust, provide
 
@@ -110,7 +110,10 @@ class Loopback:
         )
         for name in SITES:
             self.secrets.add("SuperNode key", self.trust.scalar(name))
-        self.machines = Machines(self.trust, self.scratch, relay, self.logs, self.plan.patience)
+        chunk = max(CHUNK, self.plan.values)  # a float32 model has four, of any size
+        self.machines = Machines(
+            self.trust, self.scratch, relay, self.logs, self.plan.patience, chunk
+        )
         with serving(self.trust.shelf) as hub:
             self._say("starting the SuperLink, registering the SuperNodes' keys")
             with self.machines.up(hub):

@@ -32,7 +32,7 @@ from flhe_lab.rehearsal.wiretap import wiretap
 
 COMMAND_S = 60.0
 CHUNK = 8192
-"""Bytes of Flower's chunks of arrays: small, so that a small model crosses their borders."""
+"""Least bytes of Flower's chunks of arrays: a small model crosses their borders."""
 
 _TAKEN = "SuperNode ID: "
 """What a SuperNode prints when it is let in."""
@@ -69,7 +69,7 @@ class Machines:
     """The SuperLink and its SuperNodes.
 
     Their files are in `scratch`, removed when `up` is left. The relay listens on the port `relay`; time
-    limits are multiplied by `patience`.
+    limits are multiplied by `patience`. Flower cuts arrays into `chunk` bytes.
     """
 
     def __init__(
@@ -79,8 +79,10 @@ class Machines:
         relay: int,
         logs: Logs,
         patience: float = 1.0,
+        chunk: int = CHUNK,
     ) -> None:
         self._trust, self._scratch, self.relay = trust, scratch, relay
+        self._chunk = chunk
         self.logs, self._patience = logs, patience
         self.nodes = {name: SuperNode(name) for name in trust.sites}
         self.gates: dict[str, Gate] = {}
@@ -97,7 +99,7 @@ class Machines:
         It takes apps from the hub whose URL is `hub`.
         """
         env = environment(self._scratch / "unused", self._scratch)
-        env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(CHUNK)
+        env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(self._chunk)
         env["FLWR_SUPERGRID_API_URL"] = hub
         self._children = Children(env, self._scratch)
         try:

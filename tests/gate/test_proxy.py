@@ -209,6 +209,28 @@ def test_a_superlink_that_fails_for_a_while_gets_the_reply(
     assert len(link.pushes) == 1  # a ServerApp that has pulled it takes no second announcement
 
 
+def test_a_session_that_ended_before_the_gate_went_on_is_logged(
+    link: SuperLink, up: GateServer, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, reply = seen["status"]
+    link.give(asked)
+    link.failing["push-object"] = 1 << 30
+
+    def end() -> None:
+        until(lambda: link.paths.count("push-object") > 0)
+        link.pending.clear()
+        link.failing.clear()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    with node(port_of(up)) as site:
+        site.take()
+        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    ending.join(PATIENCE_S)
+    assert not link.objects
+    assert "goes on without this site" in caplog.text
+
+
 def test_a_gate_that_is_killed_while_it_pushes_goes_on_in_the_same_session(
     link: SuperLink, place: Path, seen: Seen, tmp_path: Path
 ) -> None:
