@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.field_kernels import mul, njit, plus, wide
+from flhe.math.field_kernels import minus, mul, njit, plus, reduced, wide
 
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 
@@ -15,9 +15,9 @@ BLOCK = 512
 """Values of one block: 512 products of 2**31 and 2**22 fit a signed 64-bit sum."""
 
 _LOW = np.int64((1 << 31) - 1)
-_SECOND = np.uint64(1 << LIMBS[0])
 _HALF = np.uint64(1 << 31)
-_THIRD = np.uint64(1 << (LIMBS[0] + LIMBS[1]))
+_MIDDLE = np.uint64(1 << 62)
+_THREE_MIDDLES = np.uint64((1 << 62) * (1 + (1 << 22) + (1 << 43)) % int(_Q))
 
 
 @njit
@@ -27,54 +27,64 @@ def _residue(x):
 
 @njit
 def _joined(a, b, c):
-    """Join three signed sums: a + 2**22 b + 2**43 c modulo Q."""
-    return plus(_residue(a), plus(mul(_residue(b), _SECOND), mul(_residue(c), _THIRD)))
+    """Join three sums within 2**62: a + 2**22 b + 2**43 c modulo Q, by one reduction of 128 bits."""
+    a = np.uint64(np.uint64(a) + _MIDDLE)
+    b = np.uint64(np.uint64(b) + _MIDDLE)
+    c = np.uint64(np.uint64(c) + _MIDDLE)
+    one = np.uint64(a + np.uint64(b << np.uint64(22)))
+    low = np.uint64(one + np.uint64(c << np.uint64(43)))
+    high = np.uint64(np.uint64(b >> np.uint64(42)) + np.uint64(c >> np.uint64(21)))
+    carries = np.uint64(1 if one < a else 0) + np.uint64(1 if low < one else 0)
+    return minus(reduced(np.uint64(high + carries), low), _THREE_MIDDLES)
 
 
 @njit
 def _block(x, count, table):
-    """Return the sum of x[:count], int32, times the powers in `table` (3, BLOCK)."""
-    wide()
-    a = b = c = np.int64(0)
+    """Return the sums of x[:count], up to 32 bits, times the powers of both elements in `table`.
+
+    Vector units multiply the low halves of 64-bit lanes: the table has such lanes, and its casts
+    say that their high halves do not count. So one load serves six products.
+    """
+    a = b = c = d = e = f = np.int64(0)
     for i in range(count):
         value = np.int64(x[i])
-        a += value * np.int64(table[0, i])
-        b += value * np.int64(table[1, i])
-        c += value * np.int64(table[2, i])
-    return _joined(a, b, c)
+        a += value * np.int64(np.int32(table[0, i]))
+        b += value * np.int64(np.int32(table[1, i]))
+        c += value * np.int64(np.int32(table[2, i]))
+        d += value * np.int64(np.int32(table[3, i]))
+        e += value * np.int64(np.int32(table[4, i]))
+        f += value * np.int64(np.int32(table[5, i]))
+    return _joined(a, b, c), _joined(d, e, f)
 
 
 @njit
-def polynomial(values, split, table, step):
-    """Return the sum of values[i] k**i modulo Q, canonical.
+def polynomials(values, split, table, steps):
+    """Return the sums of values[i] k**i modulo Q, canonical, for two elements k.
 
     `values` are signed, (n,): of 32 bits at most if `split` is None; of 64 if it is True, taken as
-    31 bits, the next 31, and the rest. `table` is int32, (3, BLOCK), the pieces of k**0 to
-    k**(BLOCK - 1); `step` is k**BLOCK.
+    31 bits, the next 31, and the rest. `table` is int64, (6, BLOCK), the pieces of k**0 to
+    k**(BLOCK - 1) of the first element, then of the second; `steps` are their k**BLOCK.
     """
-    x = np.empty((3, BLOCK), np.int32)
-    low = x[0]
-    total = np.uint64(0)
-    power = np.uint64(1)
-    for start in range(0, values.size, BLOCK):
+    wide()
+    x = np.empty((3, 0 if split is None else BLOCK), np.int32)
+    first = second = np.uint64(0)
+    for start in range((values.size - 1) // BLOCK * BLOCK, -1, -BLOCK):
         part = values[start : start + BLOCK]
-        count = part.size
-        piece = np.uint64(0)
+        one = two = np.uint64(0)
         if split is None:
-            for i in range(count):
-                low[i] = part[i]
-            piece = _block(low, count, table)
+            one, two = _block(part, part.size, table)
         else:
-            for i in range(count):
+            for i in range(part.size):
                 value = np.int64(part[i])
                 x[0, i] = value & _LOW
                 x[1, i] = (value >> 31) & _LOW
                 x[2, i] = value >> 62
             for row in range(2, -1, -1):
-                piece = plus(_block(x[row], count, table), mul(piece, _HALF))
-        total = plus(mul(piece, power), total)
-        power = mul(power, step)
-    return total
+                more, other = _block(x[row], part.size, table)
+                one, two = plus(more, mul(one, _HALF)), plus(other, mul(two, _HALF))
+        first = plus(one, mul(first, steps[0]))
+        second = plus(two, mul(second, steps[1]))
+    return first, second
 
 
 @njit

@@ -93,71 +93,74 @@ class SumMac:
     def _polynomials(self, plain: Plain) -> list[int]:
         """Return the sum over d of k^(d+1) x_d modulo Q, for each k."""
         keys = _elements(hkdf(self.group_key, "sum-tag", *self.slot.context()))
-        out = []
-        for key in keys:
-            powers = _Powers.of(key)
-            if plain.coords is None:
-                total = powers.dense(plain.values, self.threads)
-            else:
-                total = powers.sparse(plain.values, plain.coords, self.floats, self.threads)
-            behind = plain.values.size if plain.coords is None else self.floats
-            extras = powers.dense(plain.extras, 1) * pow(key, behind, Q)
-            out.append((total + extras) * key % Q)
-        return out
+        powers = _Powers.of(keys)
+        extras, behind = powers.dense(plain.extras, 1), self.floats
+        if plain.coords is None:
+            sums, behind = powers.dense(plain.values, self.threads), plain.values.size
+        else:
+            sums = powers.sparse(plain.values, plain.coords, self.floats, self.threads)
+        return [
+            (total + extra * pow(key, behind, Q)) * key % Q
+            for key, total, extra in zip(keys, sums, extras, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Powers:
-    """Powers of one key: k**0 to k**(BLOCK - 1), whole and in pieces."""
+    """Powers of both keys: k**0 to k**(BLOCK - 1), whole, and in pieces (6, BLOCK)."""
 
-    key: int = field(repr=False)
-    low: NDArray[np.uint64] = field(repr=False)
-    table: NDArray[np.int32] = field(repr=False)
+    keys: list[int] = field(repr=False)
+    low: list[NDArray[np.uint64]] = field(repr=False)
+    table: NDArray[np.int64] = field(repr=False)
 
     @classmethod
-    def of(cls, key: int) -> _Powers:
+    def of(cls, keys: list[int]) -> _Powers:
         from flhe.math import tag_kernels
 
-        low = powers(key, tag_kernels.BLOCK)
-        table, shift = np.empty((len(tag_kernels.LIMBS), low.size), np.int32), 0
-        for row, width in zip(table, tag_kernels.LIMBS, strict=True):
-            row[:] = (low >> np.uint64(shift)) & np.uint64((1 << width) - 1)
-            shift += width
-        return cls(key, low, table)
+        low = [powers(key, tag_kernels.BLOCK) for key in keys]
+        rows = []
+        for whole in low:
+            shift = 0
+            for width in tag_kernels.LIMBS:
+                rows.append((whole >> np.uint64(shift)) & np.uint64((1 << width) - 1))
+                shift += width
+        return cls(keys, low, np.array(rows, np.int64))
 
-    def dense(self, values: NDArray[Any], threads: int) -> int:
-        """Return the sum of values[i] k**i modulo Q."""
+    def dense(self, values: NDArray[Any], threads: int) -> list[int]:
+        """Return the sum of values[i] k**i modulo Q, for each k."""
         from flhe.math import tag_kernels
 
-        step = np.uint64(pow(self.key, tag_kernels.BLOCK, Q))
+        steps = np.array([pow(key, tag_kernels.BLOCK, Q) for key in self.keys], np.uint64)
         split = True if values.dtype.itemsize > 4 else None
 
-        def work(start: int, stop: int) -> int:
-            found = tag_kernels.polynomial(values[start:stop], split, self.table, step)
-            return int(found) * pow(self.key, start, Q)
+        def work(start: int, stop: int) -> list[int]:
+            found = tag_kernels.polynomials(values[start:stop], split, self.table, steps)
+            return [int(s) * pow(k, start, Q) for s, k in zip(found, self.keys, strict=True)]
 
         return _summed(work, values.size, threads)
 
     def sparse(
         self, values: NDArray[Any], coords: NDArray[np.uint32], floats: int, threads: int
-    ) -> int:
-        """Return the sum of values[i] k**coords[i] modulo Q, for coordinates below `floats`."""
+    ) -> list[int]:
+        """Return the sum of values[i] k**coords[i] modulo Q, for each k and coordinates < `floats`."""
         from flhe.math import tag_kernels
 
-        high = powers(pow(self.key, tag_kernels.BLOCK, Q), floats // tag_kernels.BLOCK + 1)
+        count = floats // tag_kernels.BLOCK + 1
+        high = [powers(pow(key, tag_kernels.BLOCK, Q), count) for key in self.keys]
 
-        def work(start: int, stop: int) -> int:
-            piece = slice(start, stop)
-            return int(tag_kernels.sparse_polynomial(values[piece], coords[piece], self.low, high))
+        def work(start: int, stop: int) -> list[int]:
+            part, places = values[start:stop], coords[start:stop]
+            pairs = zip(self.low, high, strict=True)
+            return [int(tag_kernels.sparse_polynomial(part, places, *pair)) for pair in pairs]
 
         return _summed(work, values.size, threads)
 
 
-def _summed(work: Callable[[int, int], int], length: int, threads: int) -> int:
-    """Return the sum modulo Q of `work(start, stop)` over the pieces of a vector."""
-    parts: list[int] = []
+def _summed(work: Callable[[int, int], list[int]], length: int, threads: int) -> list[int]:
+    """Return the sums modulo Q of `work(start, stop)` over the pieces of a vector."""
+    parts: list[list[int]] = [[0] * TAGS]
     spread(lambda start, stop: parts.append(work(start, stop)), length, PIECE, threads)
-    return sum(parts) % Q
+    return [sum(column) % Q for column in zip(*parts, strict=True)]
 
 
 def lanes(bits: int) -> int:
