@@ -48,10 +48,11 @@ def _for_the_site(_app: Any, page: str, source: list[str]) -> None:
     source[0] = re.sub(r", \[Markdown\]\(results/[^)]*\)", "", source[0])  # the same, as text
     source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./README\.md", r"](\1index.md", source[0])
     source[0] = re.sub(
-        r"\]\(\.\./examples/(?:([a-z-]+)/)?README\.md",
-        lambda m: f"](reference/examples/{m[1] or 'index'}.md",
+        r"\]\(((?:\.\./)*)\.\./examples/(?:([a-z-]+)/)?README\.md",
+        lambda m: f"]({m[1]}reference/examples/{m[2] or 'index'}.md",
         source[0],
     )
+    source[0] = source[0].replace(" (`CONTRIBUTING.md` says how to build the site)", "")
     up = "../" * page.count("/")
     source[0] = re.sub(
         r"(?<=site's page )\*([\w ]+)\*",

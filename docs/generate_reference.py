@@ -376,17 +376,19 @@ def records() -> dict[str, list[type]]:
     return {room: found[room] for room in PLACES if found.get(room)}
 
 
-def _writers(name: str) -> list[str]:
-    """Return the modules of the library that make a record."""
+def _writers(record: type) -> list[str]:
+    """Return the modules of the library that make a record: its own, and those that import it."""
+    name = record.__name__
     made = re.compile(rf"(?<!class )\b{name}\(")
-    return [
-        ".".join(("flhe", *file.relative_to(ROOT).with_suffix("").parts)).replace(
-            "flhe.flhe", "flhe"
-        )
-        for top in ("flhe", "strategies")
-        for file in sorted((ROOT / top).rglob("*.py"))
-        if made.search(file.read_text(encoding="utf-8"))
-    ]
+    known = re.compile(rf"from {re.escape(record.__module__)} import (?:\([^)]*|.*)\b{name}\b")
+    found = []
+    for top in ("flhe", "strategies"):
+        for file in sorted((ROOT / top).rglob("*.py")):
+            module = ".".join(("flhe", *file.relative_to(ROOT).with_suffix("").parts))
+            module, text = module.replace("flhe.flhe", "flhe"), file.read_text(encoding="utf-8")
+            if made.search(text) and (module == record.__module__ or known.search(text)):
+                found.append(module)
+    return found
 
 
 def formats_page() -> str:
@@ -409,7 +411,7 @@ def formats_page() -> str:
             facts += [f"version {form.version}"] * bool(form.version)
             out.append(f"### {each.__name__}")
             out.append(f"`{each.__module__}`: {form.what}; {', '.join(facts)}.")
-            if writers := _writers(each.__name__):
+            if writers := _writers(each):
                 out.append("Made in " + ", ".join(f"`{module}`" for module in writers) + ".")
             out.append(
                 _markdown(
