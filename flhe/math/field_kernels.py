@@ -42,6 +42,20 @@ def _wide(_context):
 wide: Any = intrinsic(_wide)
 
 
+def _left(_context, x, _by):
+    return x(x, x), lambda _c, builder, _s, arguments: builder.shl(*arguments)
+
+
+def _right(_context, x, _by):
+    return x(x, x), lambda _c, builder, _s, arguments: builder.lshr(*arguments)
+
+
+# Shifts in the words that they are of, by less than a word. Numba's own widen 32-bit words to 64,
+# and LLVM shifts twice as many lanes then.
+left: Any = intrinsic(_left)
+right: Any = intrinsic(_right)
+
+
 # A sum or a difference that may wrap around: both corrections are a choice between two first
 # operands. As a result and its correction, LLVM would take it for checked arithmetic and make no
 # vector code.

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from flhe.math import COLUMNS
-from flhe.math.field_kernels import njit
+from flhe.math.field_kernels import left, njit, right
 
 
 def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
@@ -35,7 +35,7 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
 
     @njit
     def pack(values, mask, bits, out):
-        field = word(~word(0)) >> word(wide - bits)
+        field = right(word(~word(0)), word(wide - bits))
         carry = np.zeros(columns, out.dtype)
         for block in range(values.size // (wide * columns)):
             at = block * wide * columns
@@ -52,19 +52,19 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
                 if shift + bits < wide:
                     for c in range(columns):
                         x = word(word(word(vr[c]) + mr[c]) & field)
-                        carry[c] = word(carry[c] | word(x << s))
+                        carry[c] = word(carry[c] | left(x, s))
                 else:
                     # Shifting by a whole word is undefined: by the rest first, then by one.
                     t = word(wide - shift - 1)
                     for c in range(columns):
                         x = word(word(word(vr[c]) + mr[c]) & field)
-                        o_k[c] = word(carry[c] | word(x << s))
-                        carry[c] = word(word(x >> t) >> word(1))
+                        o_k[c] = word(carry[c] | left(x, s))
+                        carry[c] = right(right(x, t), word(1))
 
     @njit
     def unpack(data, mask, bits, out):
-        up = word(wide - bits)
-        down = signed(wide - bits)
+        field = right(word(~word(0)), word(wide - bits))
+        sign = left(word(1), word(bits - 1))
         for block in range(out.size // (wide * columns)):
             at = block * wide * columns
             m = mask[at : at + wide * columns].reshape(wide, columns)
@@ -79,14 +79,15 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
                 d_k = d[k]
                 if shift + bits <= wide:
                     for c in range(columns):
-                        x = word(word(d_k[c] >> s) + mr[c])
-                        o_r[c] = signed(signed(word(x << up)) >> down)
+                        x = word(word(right(d_k[c], s) + mr[c]) & field)
+                        o_r[c] = signed(word(word(x ^ sign) - sign))
                 else:
                     t = word(wide - shift)
                     d_n = d[k + 1]
                     for c in range(columns):
-                        x = word(word(word(d_k[c] >> s) | word(d_n[c] << t)) + mr[c])
-                        o_r[c] = signed(signed(word(x << up)) >> down)
+                        x = word(right(d_k[c], s) | left(d_n[c], t))
+                        x = word(word(x + mr[c]) & field)
+                        o_r[c] = signed(word(word(x ^ sign) - sign))
 
     @njit
     def add(total, part, bits, tops):
@@ -174,17 +175,18 @@ def quantize(x, inverse_bound, limit, weight, levels, rounding, offset, out):
 
     A value is inside up to `limit`, which is 1 apart from float32's rounding of alpha / alpha; NaN
     is outside. Steps round like the separate codecs: float32 up to the weight, float64 after it.
+    Clipping comes after the weight, which is positive: rounding keeps order, so it gives the same.
     Counters are 32 bits wide so that they share registers with the values: fewer than 2**31 values
     a call.
     """
-    one = np.float32(1)
+    least = np.float32(-weight)
     outside = np.int32(0)
     for i in range(x.size):
         v = np.float32(x[i] * inverse_bound)
         outside = np.int32(outside + (np.int32(0) if abs(v) <= limit else np.int32(1)))
-        v = v if v > -one else -one
-        v = v if v < one else one
         v = np.float32(v * weight)
+        v = v if v > least else least
+        v = v if v < weight else weight
         u = np.float64(np.int32(rounding[i])) * (1.0 / 65536.0) + offset
         out[i] = np.int32(np.floor(np.float64(v) * levels + u))
     return outside
@@ -192,11 +194,11 @@ def quantize(x, inverse_bound, limit, weight, levels, rounding, offset, out):
 
 @njit
 def dequantize(total, factor, bound, out):
-    """Write float32(total * factor); return the number of integers outside [-bound, bound]."""
-    beyond = np.int32(0)
+    """Write float32(total * factor); return whether an integer is outside [-bound, bound]."""
+    largest = least = total[0] if total.size else total.dtype.type(0)
     for i in range(total.size):
         value = total[i]
-        outside = (value > bound) | (value < -bound)
-        beyond = np.int32(beyond + (np.int32(1) if outside else np.int32(0)))
+        largest = value if value > largest else largest
+        least = value if value < least else least
         out[i] = np.float32(np.float64(value) * factor)
-    return beyond
+    return (largest > bound) | (least < -bound)

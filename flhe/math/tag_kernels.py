@@ -68,7 +68,8 @@ def polynomials(values, split, table, steps):
     wide()
     x = np.empty((3, 0 if split is None else BLOCK), np.int32)
     first = second = np.uint64(0)
-    for start in range((values.size - 1) // BLOCK * BLOCK, -1, -BLOCK):
+    power = other = np.uint64(1)
+    for start in range(0, values.size, BLOCK):
         part = values[start : start + BLOCK]
         one = two = np.uint64(0)
         if split is None:
@@ -80,10 +81,10 @@ def polynomials(values, split, table, steps):
                 x[1, i] = (value >> 31) & _LOW
                 x[2, i] = value >> 62
             for row in range(2, -1, -1):
-                more, other = _block(x[row], part.size, table)
-                one, two = plus(more, mul(one, _HALF)), plus(other, mul(two, _HALF))
-        first = plus(one, mul(first, steps[0]))
-        second = plus(two, mul(second, steps[1]))
+                more, beside = _block(x[row], part.size, table)
+                one, two = plus(more, mul(one, _HALF)), plus(beside, mul(two, _HALF))
+        first, power = plus(first, mul(one, power)), mul(power, steps[0])
+        second, other = plus(second, mul(two, other)), mul(other, steps[1])
     return first, second
 
 
