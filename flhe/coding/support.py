@@ -97,19 +97,23 @@ class Support:
 
 def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
     """Return the bitmap of the coordinates in at least one support, and their number."""
-    words = supports[0].bitmap().copy()
+    from flhe.math import sparse_kernels
+
+    words = _bitmap(supports[0].coords, supports[0].length)
     for support in supports[1:]:
-        np.bitwise_or(words, support.bitmap(), out=words)
+        sparse_kernels.mark(support.coords, words)
     return words, int(np.bitwise_count(words).sum())
 
 
 def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
     """Return the coordinates in at least one support, ascending, shape (union,)."""
+    return supports[0].coords if len(supports) == 1 else members(*union_of(supports))
+
+
+def members(words: NDArray[np.uint64], count: int) -> NDArray[np.uint32]:
+    """Return the `count` coordinates in a bitmap, ascending, shape (count,)."""
     from flhe.math import sparse_kernels
 
-    if len(supports) == 1:
-        return supports[0].coords
-    words, count = union_of(supports)
     out = np.empty(count, np.uint32)
     sparse_kernels.members(words, out)
     return out
@@ -180,9 +184,7 @@ def _decode(data: bytes, length: int) -> NDArray[np.uint32]:
         beyond = bits != 8 * _bytes(length) or data[-1] >> (8 - -length % 8) if length else bits
         if beyond or count != sparse_kernels.size_of(words):
             raise ProtocolError("support: the bitmap is not one of so many of its coordinates")
-        coords = np.empty(count, np.uint32)
-        sparse_kernels.members(words, coords)
-        return coords
+        return members(words, count)
     p = kind - 1
     if p > MAX_PARAMETER:
         raise ProtocolError(f"support: kind {kind} does not exist")

@@ -21,11 +21,6 @@ _THREE_MIDDLES = np.uint64((1 << 62) * (1 + (1 << 22) + (1 << 43)) % int(_Q))
 
 
 @njit
-def _residue(x):
-    return np.uint64(x) if x >= 0 else np.uint64(_Q - np.uint64(-x))
-
-
-@njit
 def _joined(a, b, c):
     """Join three sums within 2**62: a + 2**22 b + 2**43 c modulo Q, by one reduction of 128 bits."""
     a = np.uint64(np.uint64(a) + _MIDDLE)
@@ -58,12 +53,27 @@ def _block(x, count, table):
 
 
 @njit
+def _split(part, x, table):
+    """Return the sums of a part of 64 bits: of 31 bits, the next 31, and the rest, (3, BLOCK)."""
+    for i in range(part.size):
+        value = np.int64(part[i])
+        x[0, i] = value & _LOW
+        x[1, i] = (value >> 31) & _LOW
+        x[2, i] = value >> 62
+    one = two = np.uint64(0)
+    for row in range(2, -1, -1):
+        more, beside = _block(x[row], part.size, table)
+        one, two = plus(more, mul(one, _HALF)), plus(beside, mul(two, _HALF))
+    return one, two
+
+
+@njit
 def polynomials(values, split, table, steps):
     """Return the sums of values[i] k**i modulo Q, canonical, for two elements k.
 
-    `values` are signed, (n,): of 32 bits at most if `split` is None; of 64 if it is True, taken as
-    31 bits, the next 31, and the rest. `table` is int64, (6, BLOCK), the pieces of k**0 to
-    k**(BLOCK - 1) of the first element, then of the second; `steps` are their k**BLOCK.
+    `values` are signed, (n,): of 32 bits at most if `split` is None; of 64 if it is True. `table`
+    is int64, (6, BLOCK), the pieces of k**0 to k**(BLOCK - 1) of the first element, then of the
+    second; `steps` are their k**BLOCK.
     """
     wide()
     x = np.empty((3, 0 if split is None else BLOCK), np.int32)
@@ -75,29 +85,41 @@ def polynomials(values, split, table, steps):
         if split is None:
             one, two = _block(part, part.size, table)
         else:
-            for i in range(part.size):
-                value = np.int64(part[i])
-                x[0, i] = value & _LOW
-                x[1, i] = (value >> 31) & _LOW
-                x[2, i] = value >> 62
-            for row in range(2, -1, -1):
-                more, beside = _block(x[row], part.size, table)
-                one, two = plus(more, mul(one, _HALF)), plus(beside, mul(two, _HALF))
+            one, two = _split(part, x, table)
         first, power = plus(first, mul(one, power)), mul(power, steps[0])
         second, other = plus(second, mul(two, other)), mul(other, steps[1])
     return first, second
 
 
 @njit
-def sparse_polynomial(values, coords, low, high):
-    """Return the sum of values[i] k**coords[i] modulo Q, canonical.
+def sparse_polynomials(values, coords, split, table, steps):
+    """Return the sums of values[i] k**(coords[i] - s), like `polynomials`.
 
-    `coords` are uint32, shape (n,); `low` is k**0 to k**(BLOCK - 1), `high` every BLOCK-th power as
-    far as the coordinates go, both uint64.
+    `coords` are uint32, (n,), ascending; s is the largest multiple of BLOCK up to the first. Each
+    block is laid out with its zeros: that is cheaper than a power for each coordinate.
     """
-    total = np.uint64(0)
-    for i in range(values.size):
-        at = np.int64(coords[i])
-        power = mul(low[at % BLOCK], high[at // BLOCK])
-        total = plus(mul(_residue(np.int64(values[i])), power), total)
-    return total
+    wide()
+    x = np.empty((3, 0 if split is None else BLOCK), np.int32)
+    held = np.zeros(BLOCK, values.dtype)
+    first = second = np.uint64(0)
+    power = other = np.uint64(1)
+    at = 0
+    block = np.int64(coords[0]) // BLOCK if coords.size else 0
+    while at < values.size:
+        begin = at
+        end = (block + 1) * BLOCK
+        while at < values.size and np.int64(coords[at]) < end:
+            held[np.uint32(coords[at]) % np.uint32(BLOCK)] = values[at]
+            at += 1
+        if begin < at:
+            one = two = np.uint64(0)
+            if split is None:
+                one, two = _block(held, BLOCK, table)
+            else:
+                one, two = _split(held, x, table)
+            first, second = plus(first, mul(one, power)), plus(second, mul(two, other))
+            for i in range(begin, at):
+                held[np.uint32(coords[i]) % np.uint32(BLOCK)] = 0
+        power, other = mul(power, steps[0]), mul(other, steps[1])
+        block += 1
+    return first, second

@@ -94,64 +94,52 @@ class SumMac:
         """Return the sum over d of k^(d+1) x_d modulo Q, for each k."""
         keys = _elements(hkdf(self.group_key, "sum-tag", *self.slot.context()))
         powers = _Powers.of(keys)
-        extras, behind = powers.dense(plain.extras, 1), self.floats
-        if plain.coords is None:
-            sums, behind = powers.dense(plain.values, self.threads), plain.values.size
-        else:
-            sums = powers.sparse(plain.values, plain.coords, self.floats, self.threads)
+        sums = powers.sums(plain.values, plain.coords, self.threads)
+        behind = plain.values.size if plain.coords is None else self.floats
         return [
             (total + extra * pow(key, behind, Q)) * key % Q
-            for key, total, extra in zip(keys, sums, extras, strict=True)
+            for key, total, extra in zip(keys, sums, powers.sums(plain.extras), strict=True)
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Powers:
-    """Powers of both keys: k**0 to k**(BLOCK - 1), whole, and in pieces (6, BLOCK)."""
+    """Powers of both keys: k**0 to k**(BLOCK - 1) in pieces, (6, BLOCK), and k**BLOCK, (2,)."""
 
     keys: list[int] = field(repr=False)
-    low: list[NDArray[np.uint64]] = field(repr=False)
     table: NDArray[np.int64] = field(repr=False)
+    steps: NDArray[np.uint64] = field(repr=False)
 
     @classmethod
     def of(cls, keys: list[int]) -> _Powers:
-        from flhe.math import tag_kernels
+        from flhe.math.tag_kernels import BLOCK, LIMBS
 
-        low = [powers(key, tag_kernels.BLOCK) for key in keys]
         rows = []
-        for whole in low:
-            shift = 0
-            for width in tag_kernels.LIMBS:
-                rows.append((whole >> np.uint64(shift)) & np.uint64((1 << width) - 1))
-                shift += width
-        return cls(keys, low, np.array(rows, np.int64))
+        for key in keys:
+            rest = powers(key, BLOCK)
+            for width in LIMBS:
+                rows.append(rest & np.uint64((1 << width) - 1))
+                rest = rest >> np.uint64(width)
+        steps = np.array([pow(key, BLOCK, Q) for key in keys], np.uint64)
+        return cls(keys, np.array(rows, np.int64), steps)
 
-    def dense(self, values: NDArray[Any], threads: int) -> list[int]:
-        """Return the sum of values[i] k**i modulo Q, for each k."""
+    def sums(
+        self, values: NDArray[Any], coords: NDArray[np.uint32] | None = None, threads: int = 1
+    ) -> list[int]:
+        """Return the sum of values[i] k**coords[i] modulo Q, for each k; by default coords[i] = i."""
         from flhe.math import tag_kernels
 
-        steps = np.array([pow(key, tag_kernels.BLOCK, Q) for key in self.keys], np.uint64)
         split = True if values.dtype.itemsize > 4 else None
 
         def work(start: int, stop: int) -> list[int]:
-            found = tag_kernels.polynomials(values[start:stop], split, self.table, steps)
-            return [int(s) * pow(k, start, Q) for s, k in zip(found, self.keys, strict=True)]
-
-        return _summed(work, values.size, threads)
-
-    def sparse(
-        self, values: NDArray[Any], coords: NDArray[np.uint32], floats: int, threads: int
-    ) -> list[int]:
-        """Return the sum of values[i] k**coords[i] modulo Q, for each k and coordinates < `floats`."""
-        from flhe.math import tag_kernels
-
-        count = floats // tag_kernels.BLOCK + 1
-        high = [powers(pow(key, tag_kernels.BLOCK, Q), count) for key in self.keys]
-
-        def work(start: int, stop: int) -> list[int]:
-            part, places = values[start:stop], coords[start:stop]
-            pairs = zip(self.low, high, strict=True)
-            return [int(tag_kernels.sparse_polynomial(part, places, *pair)) for pair in pairs]
+            part, first = values[start:stop], start
+            if coords is None:
+                found = tag_kernels.polynomials(part, split, self.table, self.steps)
+            else:
+                places = coords[start:stop]
+                found = tag_kernels.sparse_polynomials(part, places, split, self.table, self.steps)
+                first = int(places[0]) // tag_kernels.BLOCK * tag_kernels.BLOCK
+            return [int(s) * pow(k, first, Q) for s, k in zip(found, self.keys, strict=True)]
 
         return _summed(work, values.size, threads)
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import Packing, spread
-from flhe.coding.support import Support, covered, union_of
+from flhe.coding.support import Support, covered, members, union_of
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
 from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped
@@ -48,9 +48,10 @@ def masks_for(
     out = empty(coords.size + extras, packing.lane)
 
     def work(start: int, stop: int) -> None:
-        first = int(np.searchsorted(coords, start))
+        # Of the coordinates' own type: NumPy would widen all of them first.
+        first = int(np.searchsorted(coords, np.uint32(start)))
         for at, end, sums in masks(key, packing.lane, terms, start, stop):
-            last = first + int(np.searchsorted(coords[first:], end))
+            last = first + int(np.searchsorted(coords[first:], np.uint32(end)))
             kernels.gather(sums, coords[first:last], np.uint64(at), out[first:last])
             first = last
             if end > length:  # the extras, which follow the last coordinate
@@ -127,9 +128,9 @@ def open_sum(
 
     extras = check_part(packing, total)
     length = total.supports[0].length
-    coords = covered(total.supports)
-    values = _lanes(packing, total)
     words = {j: s.bitmap() for j, s in zip(total.senders, total.supports, strict=True)}
+    coords = members(np.bitwise_or.reduce([*words.values()]), total.length - extras)
+    values = _lanes(packing, total)
     nobody = np.zeros(-(-length // 64), np.uint64)
     lanes: NDArray[Any] = np.zeros(length, packing.lane)  # sums of the masks of each coordinate
 
