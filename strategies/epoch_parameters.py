@@ -120,11 +120,10 @@ class EpochParameters:
         return Holding(self.sums, self.epoch.publics, ledger.base, ledger.history, digest)
 
     def shares_in(self, node: int, answer: ConfigRecord) -> list[bytes]:
-        """Return the shares of a seed; ProtocolError unless there is one for each other member."""
-        agreed, size = self.epoch, self.circle.box_bytes
-        shares, rank = records.bytes_list(answer, "shares"), agreed.rank(node)
-        if [len(s) for s in shares] != [size * (i != rank) for i in range(len(agreed.members))]:
-            raise ProtocolError(
-                "expected one share of its seed for each other member with its update"
-            )
+        """Return the shares of a seed; ProtocolError unless each is there that travels."""
+        circle, shares = self.circle, records.bytes_list(answer, "shares")
+        rank, size = self.epoch.rank(node), self.circle.box_bytes
+        sent = [size * circle.boxed(rank, other) for other in range(len(circle.members))]
+        if [len(share) for share in shares] != sent:
+            raise ProtocolError("expected its seed's shares for the other members with its update")
         return shares

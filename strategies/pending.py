@@ -130,13 +130,15 @@ class Settling:
     def _give_up(self) -> bool:
         """Have members give the set up, if enough of them are connected; return whether it is void."""
         fed, pending, void = self.fed, self._pending, self._pending.void
-        done = pending.answers.keys() | void.promises.keys()
-        if void.circle.packed:  # theirs do not count
-            done |= pending.signatures.keys()
+        done, signed = pending.answers.keys() | void.promises.keys(), pending.signatures.keys()
         ranks = self._ranks(set(fed.connected()) - fed.membership.left)
         ranks = {node: rank for node, rank in ranks.items() if rank not in done}
-        if void.counted + len(ranks) < void.circle.thresholds.threshold:
-            return False  # a node that gives it up cannot answer any more
+        free = {node: rank for node, rank in ranks.items() if rank not in signed}
+        # A node that gives it up cannot answer any more: as few are asked as may be enough.
+        if void.would_do([False] * len(free)):
+            ranks = free
+        elif not void.would_do([rank in signed for rank in ranks.values()]):
+            return False
 
         def read(node: int, answer: ConfigRecord, _: RecordDict) -> Promise:
             made = Promise.from_bytes(records.field(answer, "promise", bytes))
@@ -155,6 +157,6 @@ class Settling:
         self._note(void=void)
         if not void.complete:
             return False
-        log(INFO, "void: %d members have given the set of round %d up", void.counted, slot.round)
+        log(INFO, "void: %d members have given the set of round %d up", len(void.promises), slot.round)
         fed.ledger.give_up()
         return True

@@ -1,10 +1,11 @@
 """Shamir: secrets shared among members, several secrets in one polynomial.
 
 A polynomial over the Goldilocks field has `threshold` coefficients: the secrets, lowest first, then
-`privacy` random ones. The member of rank i gets its value at w**i, w a root of unity of order 2**k.
-One transform shares a polynomial among all members. `threshold` shares determine the polynomial.
-`privacy` of them reveal nothing. Their points are distinct and not zero, so for any secrets the
-random part takes all combinations of values equally often. Sums of shares are shares of the sums.
+`privacy` others. The member of rank i gets its value at w**i, w a root of unity of order 2**k. The
+dealer draws `privacy` shares; with the secrets they determine the polynomial, hence all the others.
+One transform shares it among all members. `threshold` shares determine the polynomial. `privacy` of
+them reveal nothing: the points are distinct and not zero, so any values there fit any secrets, and
+uniform ones at some ranks are uniform at all others. Sums of shares are shares of the sums.
 
 Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Massey, 1969.
 """
@@ -12,7 +13,7 @@ Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Ma
 from __future__ import annotations
 
 import secrets as system
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,10 +59,20 @@ class Shamir:
         """Return the number of polynomials for `count` secrets: elements in a share."""
         return -(-count // self.packing)
 
-    def share(self, secrets: Elements, random: Random = system.token_bytes) -> Elements:
+    def share(
+        self,
+        secrets: Elements,
+        random: Random = system.token_bytes,
+        *,
+        given: Mapping[int, Elements] | None = None,
+    ) -> Elements:
         """Return shares of all members, uint64 (members, width), of `secrets`, uint64 (count,).
 
-        Raises RangeError: secrets that are not field elements.
+        `given` has the shares of `privacy` ranks, uint64 (width,): uniform, and secret to others
+        than those members. By default they are drawn.
+
+        Raises RangeError: secrets that are not field elements; ConfigError: another number of given
+        shares.
         """
         ring.check(secrets)
         width = self.width(secrets.size)
@@ -69,9 +80,29 @@ class Shamir:
         padded[: secrets.size] = secrets
         coefficients = np.zeros((width, self.points), np.uint64)
         coefficients[:, : self.packing] = padded.reshape(width, self.packing)
-        fresh = random_elements(width * self.privacy, random).reshape(width, self.privacy)
-        coefficients[:, self.packing : self.threshold] = fresh
+        if given is None:
+            drawn = random_elements(self.privacy * width, random).reshape(self.privacy, width)
+            given = dict(enumerate(drawn))
+        if len(given) != self.privacy:
+            raise ConfigError(f"Shamir: {len(given)} given shares, {self.privacy} are needed")
+        coefficients[:, self.packing : self.threshold] = self._rest(
+            coefficients[:, : self.packing], list(given), np.stack(list(given.values()))
+        )
         return np.ascontiguousarray(ring.evaluate(coefficients)[:, : self.members].T)
+
+    def _rest(self, secrets: Elements, ranks: Sequence[int], values: Elements) -> Elements:
+        """Return the coefficients behind the secrets, uint64 (width, privacy), for given shares."""
+        from flhe.math import shamir_kernels
+
+        powers, at = ring.powers(root(Q, self.points), self.points), np.array(ranks, np.int64)
+        inverses = powers[-at % self.points]
+        known = powers[np.outer(np.arange(self.packing), at) % self.points]
+        left = ring.subtract(np.ascontiguousarray(values.T), _product(secrets, known))
+        # What is left of the values is x**packing times the polynomial that is sought.
+        matrix = np.empty((self.privacy, self.privacy), np.uint64)
+        scales = powers[-(at * self.packing) % self.points]
+        shamir_kernels.completion(powers[at], inverses, scales, matrix)
+        return _product(left, np.ascontiguousarray(matrix.T))
 
     def combine(self, ranks: Sequence[int], shares: Elements, count: int) -> Elements:
         """Return the `count` secrets, uint64 (count,), of shares uint64 (len(ranks), width(count)).

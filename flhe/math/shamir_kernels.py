@@ -86,6 +86,14 @@ def lagrange(points, inverses, out):
 
 
 @njit
+def completion(points, inverses, scales, out):
+    """Write a polynomial's coefficients as combinations of its values, each scaled: (count, count)."""
+    lagrange(points, inverses, out)
+    for j in range(out.shape[0]):
+        times(out[j], scales, scales, None, out[j])
+
+
+@njit
 def syndromes(points, values, out):
     """Write sums of value x**j / V'(x) over all points, for j from 0 on: out (rows,).
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.math.prg import random_elements
 from flhe_lab.advise.cost_model import Curve
 from flhe_lab.bench.contender import Contender, Setting
@@ -63,10 +63,8 @@ class Sharing(SashMembers):
 
 
 REPEATS = 5
-GROUPS = (4, 8, 16, 32, 64)
-"""Members whose agreements are measured where a polynomial shares one element..."""
-PACKED = (PACKED_FROM, 128, 256)
-"""... and where it shares several."""
+GROUPS = (4, 8, 16, 32, 64, 128, 256)
+"""Members whose agreements are measured."""
 ELEMENTS = (512, 2048)
 
 
@@ -74,16 +72,15 @@ def interpolated(
     found: Mapping[tuple[int, int], Agreement], clients: int, elements: int
 ) -> Agreement:
     """An agreement among `clients`, of what was measured among fewer and more, and of two lengths."""
-    groups = PACKED if clients >= PACKED_FROM else GROUPS
     short, long = (
-        [asdict(found[group, length]) for group in groups]
+        [asdict(found[group, length]) for group in GROUPS]
         for length in (min(ELEMENTS), max(ELEMENTS))
     )
     share = (elements - min(ELEMENTS)) / (max(ELEMENTS) - min(ELEMENTS))
 
     def one(name: str) -> float:
         curves = (
-            Curve.through([(group, row[name]) for group, row in zip(groups, rows, strict=True)])
+            Curve.through([(group, row[name]) for group, row in zip(GROUPS, rows, strict=True)])
             for rows in (short, long)
         )
         less, more = (curve.at(clients) for curve in curves)

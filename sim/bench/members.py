@@ -138,7 +138,9 @@ class SashMembers(Members):
         senders, name = self.setting.survivors, self._slot.digest()
         share = pack_elements(np.zeros(self.circle.share_bytes // 8, np.uint64))
         self._boxes = [
-            b"" if rank == 0 else seal_share(self._epoch.pair_keys[rank], name, rank, 0, share)
+            seal_share(self._epoch.pair_keys[rank], name, rank, 0, share)
+            if self.circle.boxed(rank, 0)
+            else b""
             for rank in senders
         ]
         said = self.circle.statement(senders)
@@ -148,7 +150,7 @@ class SashMembers(Members):
             self._answer(rank, pack_elements(rows[rank]), self.circle.about(senders))
             for rank in senders
         ]
-        self.client_bytes = sum(map(len, self._boxes)) * 2 + 66 * len(senders)
+        self.client_bytes = (sum(map(len, self._boxes)) + self.circle.boxes * self.circle.box_bytes) + 66 * len(senders)
 
     def _answer(self, rank: int, payload: bytes, about: bytes) -> bytes:
         signature = self._signed(UNMASK, rank, payload, about).signature

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
-from flhe.keys.agreement.circle import PACKED_FROM
 from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe_app import style
 from flhe_lab.crowd.found import Found
@@ -25,6 +24,9 @@ from flhe_lab.crowd.phases import PER_ROUND
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+LARGE = 65
+"""Clients from which on runs are large: what does not grow with them no longer shows."""
 
 GROWS = {0: "constant", 1: "linear", 2: "quadratic"}
 
@@ -109,8 +111,8 @@ class Quantity:
     """What a whole consists of: it follows the sum of their laws, and has no powers of its own."""
 
     def law(self, runs: Sequence[Found]) -> Growth | None:
-        """How it grows over runs, where shares are packed; None of fewer than two."""
-        large = [run for run in runs if run.asked.clients >= PACKED_FROM]
+        """How it grows over large runs; None of fewer than two."""
+        large = [run for run in runs if run.asked.clients >= LARGE]
         points = {run.asked.clients: self.of(run) for run in large if self.of(run) > 0}
         if len(points) < 2:
             return None
@@ -176,7 +178,7 @@ def table(runs: Sequence[Found]) -> Table:
     beyond = f"; a group has {MAX_MEMBERS:,} members at most today" if further > MAX_MEMBERS else ""
     out = Table(
         title=f"SASH, {runs[0].asked.values:,} values, on Ray",
-        caption=f"law: what theory says from {PACKED_FROM} on; off: the farthest point; "
+        caption=f"law: what theory says from {LARGE} on; off: the farthest point; "
         f"~ projected{beyond}",
     )
     out.add_column("")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from flhe.keys.agreement.circle import PACKED_FROM
 from flhe_lab.bench import secure_sums as sums
 from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.members import SashMembers
@@ -186,6 +185,6 @@ SECTIONS: Sequence[Section] = (
     ),
     section(
         lambda plan: [_bytes_step(plan)],
-        Table("sash-inflation", _inflation, lambda _p, _f: {"packed_from": PACKED_FROM}),
+        Table("sash-inflation", _inflation),
     ),
 )

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from flhe.keys.agreement.circle import PACKED_FROM
 from flhe_lab.crowd.command import TIMEOUT_S
 from flhe_lab.crowd.found import Asked
 from flhe_lab.crowd.found import Found as Crowd
-from flhe_lab.crowd.report import FURTHER, QUANTITIES
+from flhe_lab.crowd.report import FURTHER, LARGE, QUANTITIES
 from flhe_lab.crowd.run import RayRun
 from flhe_lab.tables.result import counted, measured, projected
 from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section
@@ -63,7 +62,7 @@ def _growth(plan: Plan, found: Found) -> dict[str, object]:
         if (law := quantity.law(members))
     ]
     growth = (
-        f"Growth as theory says, from {PACKED_FROM} clients on, where shares are packed, and how "
+        f"Growth as theory says, from {LARGE} clients on, and how "
         f"far the points lie from it: {'; '.join(laws)}"
     )
     return {"growth": growth if laws else ""}

@@ -15,7 +15,6 @@ from flhe import errors
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
 from flhe.math.shamir import Shamir
-from tests.reference.shamir import lowest, point
 
 SCHEMES = st.integers(2, 40).flatmap(
     lambda members: st.integers(2, members).flatmap(
@@ -43,22 +42,22 @@ def tampered(shares: NDArray[np.uint64], ranks: Sequence[int], seed: int) -> NDA
 @settings(deadline=None, max_examples=60)
 @given(SCHEMES, st.data())
 def test_privacy_many_shares_fit_any_secrets(scheme: Shamir, data: st.DataObject) -> None:
-    """There is randomness with which other secrets have the very same shares at those ranks."""
+    """Any secrets may have the very same shares at as many ranks, and no others."""
     packing, privacy = scheme.packing, scheme.privacy
     shares = scheme.share(random_elements(packing))
     ranks = data.draw(st.permutations(range(scheme.members)))[:privacy]
-    other = random_elements(packing).tolist()
-    points = [point(scheme.members, rank) for rank in ranks]
-    # The random part is the polynomial through what is left, divided by x**packing
-    left = [
-        (int(shares[rank, 0]) - sum(c * pow(x, i, Q) for i, c in enumerate(other)))
-        * pow(x, -packing, Q) % Q
-        for rank, x in zip(ranks, points, strict=True)
-    ]  # fmt: skip
-    chosen = array(lowest(points, left, privacy)).tobytes()
-    again = scheme.share(array(other), lambda length: chosen[:length])
+    other = random_elements(packing)
+    again = scheme.share(other, given={rank: shares[rank] for rank in ranks})
     assert np.array_equal(again[ranks], shares[ranks])
     assert not np.array_equal(again, shares)
+    everyone = range(scheme.members)
+    assert np.array_equal(scheme.combine(everyone, again, packing), other)
+
+
+def test_given_shares_are_as_many_as_reveal_nothing() -> None:
+    for ranks in ((0,), (0, 1, 2)):
+        with pytest.raises(errors.ConfigError, match=f"{len(ranks)} given shares, 2 are needed"):
+            Shamir(5, 4, 2).share(array([1, 2]), given={rank: array([3]) for rank in ranks})
 
 
 # --- wrong shares ---

@@ -23,9 +23,6 @@ from flhe.wire.record import Form, Record
 
 CONSIST, UNMASK = "consist", "unmask"
 
-PACKED_FROM = 65
-"""Number of members from which on a polynomial shares several elements."""
-
 
 @dataclass(frozen=True, slots=True)
 class SharingParameters(Record):
@@ -62,16 +59,30 @@ class SharingParameters(Record):
         return Thresholds(self.sites, self.colluders)
 
     @property
-    def packed(self) -> bool:
-        """True if a polynomial shares several elements: fewer than t answers then reveal some."""
-        return len(self.members) >= PACKED_FROM
+    def sharing(self) -> Shamir:
+        """Scheme for sharing seeds: c + 1 shares of one reveal nothing, if t is larger than that."""
+        threshold = self.thresholds.threshold
+        return Shamir(len(self.members), threshold, min(self.colluders + 1, threshold - 1))
 
     @property
-    def sharing(self) -> Shamir:
-        """Scheme for sharing seeds."""
-        threshold = self.thresholds.threshold
-        privacy = max(self.colluders, 1) if self.packed else threshold - 1
-        return Shamir(len(self.members), threshold, privacy)
+    def given_up(self) -> int:
+        """Number of promises after which a set is never opened, whoever has signed it.
+
+        The others and the colluders then have as many answers as reveal nothing.
+        """
+        return self.sites + self.colluders - self.sharing.privacy
+
+    def boxed(self, sender: int, receiver: int) -> bool:
+        """Return whether a share travels, sealed: it is neither the sender's own nor derived.
+
+        The next ranks after the sender's, as many as reveal nothing, derive theirs.
+        """
+        return (receiver - sender) % len(self.members) > self.sharing.privacy
+
+    @property
+    def boxes(self) -> int:
+        """Number of sealed shares that a member sends."""
+        return len(self.members) - 1 - self.sharing.privacy
 
     @property
     def share_bytes(self) -> int:

@@ -4,6 +4,7 @@ Every client u has masked a vector with a seed k_u of field elements. The member
 the seeds of one agreed set U, through an untrusted relay:
 
     KSHARE   u -> each j   Shamir share of k_u for j, sealed for j; rides with the upload
+                           (the next c + 1 ranks after u derive theirs: nothing travels)
     CONSIST  server -> u   a set U, and the shares for u from each of U; u signs U, once a model
     UNMASK   server -> u   t signatures on U; u returns the sum of its shares over U
     t answers give sum over U of k_u, because Shamir shares add.
@@ -12,8 +13,8 @@ Two sets of survivors would need t signatures each, and honest members sign one:
 round are ever opened (`thresholds.py`). A member that drops out before CONSIST costs nothing, one
 that drops out later costs an answer.
 
-From `PACKED_FROM` members on a polynomial shares t - c field elements (packed Shamir). A set with t
-signatures must then count as opened, even without the last answer: docs/protocol.md explains.
+A polynomial shares t - c - 1 field elements (packed Shamir). So a set with t signatures must count
+as opened, even without the last answer: docs/protocol.md explains.
 
 If the key of a scheme is shared instead (`shared_key.py`), KSHARE is dropped. CONSIST shows the sum
 itself, whose digest is signed with the set, and UNMASK returns a partial decryption of it.
@@ -39,6 +40,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.pairs import (
     boxed,
+    derived_share,
     open_share,
     pack_elements,
     seal_share,
@@ -59,7 +61,7 @@ MAX_STATE = 1 << 30
 class Dealt(Record):
     """State after KSHARE: the sent shares, for repeated requests, and the own secret share.
 
-    `boxes` are sealed shares by the receiver's rank; empty at the own one.
+    `boxes` are sealed shares by the receiver's rank; empty where no share travels.
     """
 
     FORM = Form("stored shares", MAX_STATE, "dealt", 1, row=True)
@@ -92,12 +94,14 @@ class Agreed(Record):
 def deal(epoch: Epoch, slot: Slot, seed: Elements, random: Random = secrets.token_bytes) -> Dealt:
     """KSHARE: share `seed`, shape (elements,), among all members of `epoch`."""
     circle = SharingParameters.of(epoch, seed.size)
-    shares = circle.sharing.share(seed, random)
-    name = slot.digest()
-    mine, packed = epoch.rank, [pack_elements(share) for share in shares]
+    sharing, name, mine = circle.sharing, slot.digest(), epoch.rank
+    width, keys = sharing.width(seed.size), epoch.pair_keys
+    following = [(mine + i) % len(keys) for i in range(1, sharing.privacy + 1)]
+    given = {rank: derived_share(keys[rank], name, mine, rank, width) for rank in following}
+    packed = [pack_elements(share) for share in sharing.share(seed, given=given)]
     boxes = [
-        seal_share(key, name, mine, rank, packed[rank], random) if rank != mine else b""
-        for rank, key in enumerate(epoch.pair_keys)
+        seal_share(key, name, mine, rank, packed[rank], random) if circle.boxed(mine, rank) else b""
+        for rank, key in enumerate(keys)
     ]
     return Dealt(slot, tuple(boxes), packed[mine])
 
@@ -113,7 +117,7 @@ def agree(
     """Run CONSIST: check the server's proposed set and sign it; return the state, and 64 bytes.
 
     `survivors` are U, ascending ranks. `boxes` holds the sealed share of each for this member,
-    empty at the own rank. `elements` is the number of field elements of a seed. The caller ensures
+    ignored where none travels. `elements` is the number of field elements of a seed. The caller ensures
     that no other set of this round is ever signed: on disk, before the signature is sent.
 
     Raises ProtocolError, QuorumError: a set that must not be signed (see
@@ -129,9 +133,12 @@ def agree(
     bad = []
     for rank, box in zip(survivors, boxes, strict=True):
         try:
-            share = dealt.own
-            if rank != epoch.rank:
-                share = open_share(epoch.pair_keys[rank], name, rank, epoch.rank, box)
+            key, share = epoch.pair_keys[rank], dealt.own
+            if circle.boxed(rank, epoch.rank):
+                share = open_share(key, name, rank, epoch.rank, box)
+            elif rank != epoch.rank:
+                total = add(total, derived_share(key, name, rank, epoch.rank, total.size))
+                continue
             total = add(total, unpack_elements(share, total.size))
         except ProtocolError:
             bad.append(rank)

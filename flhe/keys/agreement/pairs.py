@@ -12,6 +12,10 @@ replace the header:
     key  = HKDF(k_ij, "kshare" | slot | sender | receiver)
     box  = nonce | ChaCha20-Poly1305(key, nonce, elements, AAD = slot)
 
+Some shares do not travel: both members expand theirs from a key that they derive.
+
+    key  = HKDF(k_ij, "kshare-derived" | slot | sender | receiver)
+
 Source: RFC 7748 (X25519; Sec. 6.1 asks to refuse an all-zero secret), RFC 8439.
 """
 
@@ -26,6 +30,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement.messages import Header
+from flhe.math.prg import FieldElements
 from flhe.math.ring import Elements, Q
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random, Secret
@@ -107,6 +112,13 @@ def open_share(key: bytes, name: bytes, sender: int, receiver: int, box: bytes) 
     """Decrypt what `seal_share` encrypted; AuthenticationError for anything else."""
     says = "a share does not open"
     return unboxed(hkdf(key, "kshare", name, sender, receiver), box, name, says)
+
+
+def derived_share(key: bytes, name: bytes, sender: int, receiver: int, width: int) -> Elements:
+    """Return a share of a seed that sender and receiver derive, uint64 (width,)."""
+    # One key for one slot and pair of ranks: a sender shares one seed in a slot.
+    found = FieldElements(hkdf(key, "kshare-derived", name, sender, receiver))
+    return found.blocks(0, 1, width)[0]
 
 
 def pack_elements(elements: Elements) -> bytes:

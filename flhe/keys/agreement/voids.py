@@ -2,19 +2,20 @@
 
     VOID   server -> u   a slot; u signs that it will neither sign nor answer for any set of it
 
-Fewer than t answers open nothing. After t promises, only N - t + c < t members can still answer:
-the others and the colluders. So a member that has signed a set of that slot may sign another one
-with the same start.
+A member answers only to t signatures, and p answers reveal nothing, p = c + 1 or t - 1. So either
+of two kinds of proof is enough:
 
-From `PACKED_FROM` members on, fewer answers than t reveal something about a sum. There a promise
-counts only if its member has not signed either: then there are never t signatures, and no member
-answers.
+- t members promise that had not signed: there are never t signatures, and no member answers.
+- N + c - p promise, whether they had signed or not: only p can still answer, the others and the
+  colluders.
+
+Then a member that has signed a set of that slot may sign another one with the same start.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -68,14 +69,15 @@ class Void(Record):
         return hashlib.sha256(dumps(["flhe/v1/void", *said])).digest()
 
     @property
-    def counted(self) -> int:
-        """Number of promises that count."""
-        return sum(not (self.circle.packed and each.signed) for each in self.promises.values())
-
-    @property
     def complete(self) -> bool:
         """True if enough members have promised."""
-        return self.counted >= self.circle.thresholds.threshold
+        return self.would_do(())
+
+    def would_do(self, more: Iterable[bool]) -> bool:
+        """Return whether more promises would complete it; for each, whether its member has signed."""
+        signed = [*(each.signed for each in self.promises.values()), *more]
+        free = signed.count(False)
+        return free >= self.circle.thresholds.threshold or len(signed) >= self.circle.given_up
 
     def with_promises(self, made: Mapping[int, Promise]) -> Self:
         """Return the void with more promises, which `check_promise` has passed."""
@@ -96,9 +98,12 @@ class Void(Record):
 
         Raises QuorumError: too few promises; ProtocolError, AuthenticationError: as `check_promise`.
         """
-        need = self.circle.thresholds.threshold
         if not self.complete:
-            raise QuorumError(f"{self.counted} members have given up the set, {need} must")
+            free, need = self.circle.thresholds.threshold, self.circle.given_up
+            raise QuorumError(
+                f"{len(self.promises)} members have given up the set; {need} must, or {free} that "
+                "have not signed it"
+            )
         if len(set(self.circle.members)) != len(self.circle.members):
             raise ProtocolError("a void names a member twice")
         for rank, made in self.promises.items():
