@@ -157,6 +157,11 @@ class Settling:
         self._note(void=void)
         if not void.complete:
             return False
-        log(INFO, "void: %d members have given the set of round %d up", len(void.promises), slot.round)
+        log(
+            INFO,
+            "void: %d members have given the set of round %d up",
+            len(void.promises),
+            slot.round,
+        )
         fed.ledger.give_up()
         return True

@@ -163,7 +163,9 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
     answer = circle.share_bytes + SIGNATURE
     reads = offer.server_reads
     opening = cost.combine_s + phases.decrypt_s if reads else 0.0
-    consist = Exchange("consist", SIGNATURE, min(senders - 1, circle.boxes) * circle.box_bytes, cost.agree_s, 0.0)
+    consist = Exchange(
+        "consist", SIGNATURE, min(senders - 1, circle.boxes) * circle.box_bytes, cost.agree_s, 0.0
+    )
     if not reads:
         answer += SEALING
     unmask = Exchange("unmask", answer, signatures, cost.release_s, opening)

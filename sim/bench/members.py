@@ -150,7 +150,9 @@ class SashMembers(Members):
             self._answer(rank, pack_elements(rows[rank]), self.circle.about(senders))
             for rank in senders
         ]
-        self.client_bytes = (sum(map(len, self._boxes)) + self.circle.boxes * self.circle.box_bytes) + 66 * len(senders)
+        self.client_bytes = (
+            sum(map(len, self._boxes)) + self.circle.boxes * self.circle.box_bytes
+        ) + 66 * len(senders)
 
     def _answer(self, rank: int, payload: bytes, about: bytes) -> bytes:
         signature = self._signed(UNMASK, rank, payload, about).signature

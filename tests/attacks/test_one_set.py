@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
-from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.voids import Promise, Void, promise
 from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Slot
@@ -164,21 +164,31 @@ def test_a_void_set_frees_those_who_signed_it(group: Masked) -> None:
     refused(group.upload(ME, round_=3, **told), 1012)  # the other set is not void
 
 
-def test_where_a_few_answers_tell_something_signers_do_not_count() -> None:
-    """From 65 members on a set that t have signed must be taken as opened."""
-    size, slot = PACKED_FROM, Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
+@pytest.mark.parametrize(("size", "collusion"), [(4, 1), (10, 0), (10, 3), (50, 16)])
+def test_how_many_give_a_set_up(size: int, collusion: int) -> None:
+    """t that have not signed it, or so many that the rest and c more learn nothing from answers."""
+    slot = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
     made = [Identity(bytes([i + 1]) * 32) for i in range(size)]
-    members = tuple(sorted(each.public for each in made))
-    void = Void(slot, SharingParameters(1, members, size, 0))
     by_rank = sorted(made, key=lambda each: each.public)
-    for signed in (True, False):
-        promises = {r: promise(by_rank[r], slot, 1, signed=signed) for r in range(size)}
-        told = void.with_promises(promises)
-        if signed:
-            with pytest.raises(QuorumError, match="0 members"):
-                told.check()
-        else:
-            told.check()
+    circle = SharingParameters(1, tuple(each.public for each in by_rank), size, collusion)
+    void, t, all_told = Void(slot, circle), circle.thresholds.threshold, circle.given_up
+    assert all_told == max(size - 1, t) == size - 1
+    assert size - all_told + collusion == circle.sharing.privacy
+
+    def told(signers: int, free: int) -> Void:
+        promises = {
+            r: promise(by_rank[r], slot, 1, signed=r < signers) for r in range(signers + free)
+        }
+        return void.with_promises(promises)
+
+    told(0, t).check()
+    told(all_told, 0).check()
+    told(all_told - t + 1, t - 1).check()
+    for short in (told(0, t - 1), told(all_told - 1, 0), told(all_told - t, t - 1)):
+        if len(short.promises) < all_told:
+            with pytest.raises(QuorumError, match=f"^{len(short.promises)} members have given up"):
+                short.check()
+    promises = told(0, t).promises
     turned = dataclasses.replace(promises[0], signed=True)
     with pytest.raises(AuthenticationError):
         void.check_promise(0, turned)

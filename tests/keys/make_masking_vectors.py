@@ -13,9 +13,9 @@ from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.PublicKey import ECC
 
 from tests.keys.make_vectors import SUITE, signed
-from tests.reference.field import Q
+from tests.reference.field import Q, elements
 from tests.reference.shamir import shared
-from tests.reference.wire import Tape, cbor, columns, hkdf, little, little_read
+from tests.reference.wire import cbor, columns, hkdf, little, little_read
 
 
 def sha(*parts: Any) -> bytes:
@@ -36,8 +36,8 @@ def box(key: bytes, nonce: bytes, plain: bytes, bound: bytes) -> bytes:
 class Members:
     """Members of one epoch, and the one round that they agree in."""
 
-    def __init__(self, name: str, size: int, collusion: int, elements: int) -> None:
-        self.name, self.size, self.collusion, self.elements = name, size, collusion, elements
+    def __init__(self, name: str, size: int, collusion: int, count: int) -> None:
+        self.name, self.size, self.collusion, self.elements = name, size, collusion, count
         pairs = [
             (ECC.construct(curve="Ed25519", seed=seed), seed)
             for seed in (sha(name, "identity", i) for i in range(size))
@@ -72,12 +72,24 @@ class Members:
         self.number = 5
         self.digest = hashlib.sha256(cbor(["flhe/v1/slot", *self.slot])).digest()
         self.threshold = (size + collusion) // 2 + 1
-        privacy = max(collusion, 1) if size >= 65 else self.threshold - 1
-        self._drawn = 8 * -(-elements // (self.threshold - privacy)) * privacy
+        self.privacy = min(collusion + 1, self.threshold - 1)
         self._shares = [
-            shared(size, self.threshold, privacy, self.seed(rank), Tape(self.random(rank)))
+            shared(size, self.threshold, self.seed(rank), self._derived(rank))
             for rank in range(size)
         ]
+
+    def _derived(self, rank: int) -> dict[int, list[int]]:
+        """The shares that do not travel, of the ranks after a member's."""
+        width = -(-self.elements // (self.threshold - self.privacy))
+        following = [(rank + i) % self.size for i in range(1, self.privacy + 1)]
+        return {
+            other: elements(
+                hkdf(self.pair_key(rank, other), "kshare-derived", self.digest, rank, other),
+                0,
+                width,
+            )
+            for other in following
+        }
 
     def pair_key(self, a: int, b: int) -> bytes:
         return b"" if a == b else sha(self.name, "pair", min(a, b), max(a, b))
@@ -88,16 +100,16 @@ class Members:
         return [Q - 1, *drawn[1:]] if rank == 0 else drawn
 
     def random(self, rank: int) -> bytes:
-        """Coefficients, then nonces."""
-        return tape(self._drawn + 12 * (self.size - 1), self.name, "deal", rank)
+        """Nonces of boxes."""
+        return tape(12 * (self.size - 1 - self.privacy), self.name, "deal", rank)
 
     def share(self, rank: int, receiver: int) -> bytes:
         return little(self._shares[rank][receiver])
 
     def box(self, rank: int, receiver: int) -> bytes:
-        if rank == receiver:
+        if (receiver - rank) % self.size <= self.privacy:
             return b""
-        place = self._drawn + 12 * (receiver - (receiver > rank))
+        place = 12 * sum((other - rank) % self.size > self.privacy for other in range(receiver))
         nonce = self.random(rank)[place : place + 12]
         key = hkdf(self.pair_key(rank, receiver), "kshare", self.digest, rank, receiver)
         return nonce + box(key, nonce, self.share(rank, receiver), self.digest)

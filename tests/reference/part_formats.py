@@ -36,7 +36,7 @@ from tests.reference.field import (
     values_of,
 )
 from tests.reference.permutation import Network, permutation
-from tests.reference.shamir import lowest, point, shared
+from tests.reference.shamir import drawn, lowest, point, shared
 from tests.reference.support import coded, digest
 from tests.reference.wire import Tape, cbor, context, hashed, hkdf, packed
 from tests.rings import inverse, multiply
@@ -192,7 +192,8 @@ class ShamirKind:
         members, threshold, privacy = (case[k] for k in ("members", "threshold", "privacy"))
         secrets, packing = read(case["secrets"]), threshold - privacy
         random = Tape(bytes.fromhex(case["random"]))
-        shares = shared(members, threshold, privacy, secrets, random)
+        given = drawn(privacy, -(-len(secrets) // packing), random)
+        shares = shared(members, threshold, secrets, given)
         ranks = case["ranks"][0]
         points, found = [point(members, rank) for rank in ranks], []
         for column in zip(*(shares[rank] for rank in ranks), strict=True):

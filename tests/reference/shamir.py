@@ -15,17 +15,27 @@ def point(members: int, rank: int) -> int:
     return pow(root_of(order), rank, Q)
 
 
+def drawn(privacy: int, width: int, random: Callable[[int], bytes]) -> dict[int, list[int]]:
+    """Shares of the first ranks, as a dealer draws them."""
+    fresh = from_source(random, privacy * width)
+    return {rank: fresh[rank * width : (rank + 1) * width] for rank in range(privacy)}
+
+
 def shared(
-    members: int, threshold: int, privacy: int, secrets: list[int], random: Callable[[int], bytes]
+    members: int, threshold: int, secrets: list[int], given: dict[int, list[int]]
 ) -> list[list[int]]:
-    """Shares of each member: one value of each polynomial."""
-    packing = threshold - privacy
-    parts = [secrets[i : i + packing] for i in range(0, len(secrets), packing)]
-    fresh = from_source(random, privacy * len(parts))
-    polynomials = [
-        part + [0] * (packing - len(part)) + fresh[i * privacy : (i + 1) * privacy]
-        for i, part in enumerate(parts)
-    ]
+    """Shares of each member: one value of each polynomial, through secrets and given shares."""
+    packing = threshold - len(given)
+    points = {rank: point(members, rank) for rank in given}
+    polynomials = []
+    for i, start in enumerate(range(0, len(secrets), packing)):
+        part = secrets[start : start + packing]
+        part = part + [0] * (packing - len(part))
+        # What is left of a share is x**packing times a polynomial.
+        left = [
+            (given[rank][i] - at(part, x)) * pow(x, -packing, Q) % Q for rank, x in points.items()
+        ]
+        polynomials.append(part + lowest(list(points.values()), left, len(given)))
     return [[at(p, point(members, rank)) for p in polynomials] for rank in range(members)]
 
 
