@@ -91,3 +91,28 @@ def test_a_sum_that_is_opened_tells_the_sum_and_no_more(sharing: Shamir) -> None
         assert view.learned() == view.learned(inside) == sharing.packing
         for out in inside:  # whoever is left out of it keeps the rest covered
             assert view.learned([u for u in inside if u != out]) == 0
+
+
+@pytest.mark.parametrize(("size", "collusion"), [(5, 1), (6, 1), (7, 2), (10, 3)])
+def test_what_answers_leak_that_were_not_enough(size: int, collusion: int) -> None:
+    """Nothing up to c + 1 with the colluders' own; then one combination an answer, of the sum alone."""
+    t = (size + collusion) // 2 + 1
+    sharing = Shamir(size, t, collusion + 1)
+    honest = list(range(collusion, size))
+    for answers in range(t - collusion + 1):
+        view = View(sharing, honest)
+        view.answers(range(size), honest[:answers])
+        assert view.learned() == max(answers - 1, 0)
+        assert view.learned(honest[1:]) == view.learned(honest[:1]) == 0
+    assert view.learned() == sharing.packing
+
+
+@pytest.mark.parametrize(("size", "collusion"), [(5, 1), (6, 1), (7, 2)])
+def test_derived_shares_hide_as_drawn_coefficients_do(size: int, collusion: int) -> None:
+    """Any secrets fit any shares of any c + 1 members, whichever ranks derive theirs."""
+    t = (size + collusion) // 2 + 1
+    sharing = Shamir(size, t, collusion + 1)
+    for ranks in itertools.combinations(range(size), sharing.privacy):
+        rows = [share_rows(sharing)[rank] for rank in ranks]
+        elements = [[int(i == j) for j in range(t)] for i in range(sharing.packing)]
+        assert rank_of([*rows, *elements]) == t  # no combination of these shares is of elements alone
