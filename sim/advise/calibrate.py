@@ -59,7 +59,7 @@ def measure(
             probes.append(probe(point))
         sharing = {
             (members, length): Sharing(members, length)
-            for members in (*agreement_cost.GROUPS, *agreement_cost.PACKED)
+            for members in agreement_cost.GROUPS
             for length in agreement_cost.ELEMENTS
         }
         others = [_support(SUPPORT_VALUES), *(each.contender() for each in sharing.values())]

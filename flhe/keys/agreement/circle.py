@@ -66,7 +66,7 @@ class SharingParameters(Record):
 
     @property
     def given_up(self) -> int:
-        """Number of promises after which a set is never opened, whoever has signed it.
+        """Promises after which a set is never opened, whoever has signed it.
 
         The others and the colluders then have as many answers as reveal nothing.
         """

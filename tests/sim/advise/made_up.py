@@ -10,7 +10,7 @@ from flhe_lab.advise.calibration import POINTS, Calibration
 from flhe_lab.advise.cost_model import Point
 from flhe_lab.bench.contender import PHASES
 
-GROUPS = (*agreement_cost.GROUPS, *agreement_cost.PACKED)
+GROUPS = agreement_cost.GROUPS
 
 
 def machine(seconds: Callable[[Point, str], float]) -> Calibration:

@@ -84,7 +84,6 @@ SMALL = tuple(
 @pytest.fixture
 def few_groups(monkeypatch):
     monkeypatch.setattr(agreement_cost, "GROUPS", (4, 5))
-    monkeypatch.setattr(agreement_cost, "PACKED", (65, 66))
     monkeypatch.setattr(agreement_cost, "ELEMENTS", (8, 16))
 
 
