@@ -66,7 +66,7 @@ class SharingParameters(Record):
 
     @property
     def given_up(self) -> int:
-        """Promises after which a set is never opened, whoever has signed it.
+        """Number of promises that give a set up for good, by signers or others.
 
         The others and the colluders then have as many answers as reveal nothing.
         """
