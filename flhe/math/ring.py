@@ -126,6 +126,33 @@ class Tables:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Roots of products over the Goldilocks field, as `goldilocks_kernels` reads them.
+
+    `roots`, (steps, 3, n / 4), are r**2, r and r**3 for the last three of four parts; `twist`, (n,),
+    is 1, w**-1, w**-2, ...
+    """
+
+    roots: Elements
+    twist: Elements
+
+    @classmethod
+    def of(cls, w: Elements) -> Steps:
+        """Return the roots for x**n + 1; w: powers of a root of order 2 n.
+
+        Before a step, 2**done parts of a transform are combined. The topmost bits of a place say
+        which of its values lies there: f. Then r is w**(-2 f n / (4 * 2**done)).
+        """
+        n = w.size // 2
+        size, places, roots = n.bit_length() - 1, np.arange(n // 4), []
+        for done in range(2 - size % 2, size, 2):
+            exponents = (n >> (done + 1)) * (places >> (size - 2 - done))
+            roots.append(w[-np.multiply.outer((2, 1, 3), exponents) % (2 * n)])
+        stacked = np.array(roots, np.uint64).reshape(len(roots), 3, n // 4)
+        return cls(stacked, w[-np.arange(n) % (2 * n)])
+
+
 def elementwise(
     name: str, x: Elements, y: Elements, modulus: Modulus, out: Elements | None = None
 ) -> Elements:
@@ -268,6 +295,11 @@ def _ring_tables(n: int, q: int) -> Tables:
     return Tables.of(powers(root(q, 2 * n), 2 * n, q), _modulus(q))
 
 
+@functools.cache
+def _steps(n: int) -> Steps:
+    return Steps.of(powers(root(Q, 2 * n), 2 * n))
+
+
 @dataclass(frozen=True, slots=True)
 class PrimeRing:
     """Z_q[x] / (x**n + 1).
@@ -319,7 +351,7 @@ class PrimeRing:
         `s_hat` is the transform of s, uint64 (n,), `a_hat` those of a_1, a_2, ..., uint64 (blocks,
         n). `rounded`, over the Goldilocks field only: to uint32, which is SASH's G(s), ring form.
         """
-        from flhe.math import prime_kernels, ring_kernels
+        from flhe.math import goldilocks_kernels, prime_kernels, ring_kernels
 
         if rounded and self.q != Q:
             raise ConfigError(f"only the Goldilocks field rounds products, not one modulo {self.q}")
@@ -339,8 +371,13 @@ class PrimeRing:
         prime_kernels.scaled(
             np.ascontiguousarray(s_hat), np.uint64(scale), quotient(scale, self.q), q, s
         )
-        roots, parts, rounding = tables.inverse_roots, tables.inverse_parts, rounded or None
-        ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, rounding, out)
+        if q is None:
+            steps, e = _steps(self.n), np.uint64((1 << 32) - 1)
+            rounding = rounded or None
+            goldilocks_kernels.products(s, a_hat, steps.roots, steps.twist, e, rounding, out)
+        else:
+            roots, parts = tables.inverse_roots, tables.inverse_parts
+            ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, out)
         return out
 
     def _check(self, x: Elements) -> None:
