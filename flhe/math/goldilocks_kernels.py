@@ -142,7 +142,7 @@ def _step(x, roots, y, e):
 
 @njit
 def _last(x, twist, e, rounding, out):
-    """Multiply coefficients by powers of w, and round them unless `rounding` is None."""
+    """Multiply sums by powers of w and 1 / n, and round them unless `rounding` is None."""
     wide()
     for j in range(x.size):
         z = _mul(_flip(x[j]), twist[j], e)
@@ -151,7 +151,7 @@ def _last(x, twist, e, rounding, out):
 
 @njit
 def products(s, a, roots, twist, e, rounding, out):
-    """Write the coefficients of a * s: s (n,) with 1 / n in it, a and out (count, n).
+    """Write the coefficients of a * s: s (n,), a and out (count, n).
 
     roots (steps, 3, n / 4), twist (n,): see `flhe.math.ring.Steps`; `e`: 2**32 - 1. Rounded to Z_p,
     p = 2**32, unless `rounding` is None: out is uint32 then.

@@ -4,8 +4,8 @@ Residues lie in whole blocks of 64-bit words, and the others in a bit string, as
 A block is read row by row, and the sums are written where the residues of the total were. So nothing
 is unpacked to memory, and one instruction works on many columns.
 
-Sums of two residues fit a word. A sum less q has its top bit set if and only if it has wrapped,
-because q < 2**63: vector units choose by that bit alone, and AVX2 cannot compare unsigned words.
+Sums of two residues fit a word, since q < 2**63. A residue less q wraps around, and so has its top
+bit set: checks need no comparison, which AVX2 lacks for unsigned words.
 """
 
 from __future__ import annotations
@@ -14,15 +14,9 @@ import numpy as np
 
 from flhe.math import COLUMNS, kernels
 from flhe.math.field_kernels import njit, wide
+from flhe.math.prime_kernels import lesser
 
 _ONE = np.uint64(1)
-
-
-@njit
-def _lesser(x, q):
-    """Return the residue of x < 2 q."""
-    y = np.uint64(x - q)
-    return x if np.int64(y) < 0 else y
 
 
 @njit
@@ -49,7 +43,7 @@ def add(total, part, bits, q):
                 for c in range(COLUMNS):
                     x = np.uint64(np.uint64(a[c] >> down) & mask)
                     y = np.uint64(np.uint64(b[c] >> down) & mask)
-                    z = _lesser(np.uint64(x + y), q)
+                    z = lesser(np.uint64(x + y), q)
                     carry[c] = np.uint64(carry[c] | np.uint64(z << down))
             else:
                 # The last residue ends with its word: what it takes of "the next" is masked away.
@@ -58,7 +52,7 @@ def add(total, part, bits, q):
                 for c in range(COLUMNS):
                     x = _straddling(a[c], a_next[c], down, up, mask)
                     y = _straddling(b[c], b_next[c], down, up, mask)
-                    z = _lesser(np.uint64(x + y), q)
+                    z = lesser(np.uint64(x + y), q)
                     a[c] = np.uint64(carry[c] | np.uint64(z << down))
                     carry[c] = np.uint64(z >> up)
 
@@ -95,13 +89,13 @@ def add_rest(total, part, count, bits, q):
     for _ in range(most):
         x = np.uint64(kernels.bits_from(total, at) & mask)
         y = np.uint64(kernels.bits_from(part, at) & mask)
-        z = _lesser(np.uint64(x + y), q)
+        z = lesser(np.uint64(x + y), q)
         done, held, filled = kernels.append(z, bits, total, done, held, filled)
         at += np.uint64(bits)
     for _ in range(most, count):
         x = np.uint64(kernels.last_bits(total, at) & mask)
         y = np.uint64(kernels.last_bits(part, at) & mask)
-        z = _lesser(np.uint64(x + y), q)
+        z = lesser(np.uint64(x + y), q)
         done, held, filled = kernels.append(z, bits, total, done, held, filled)
         at += np.uint64(bits)
     kernels.finish(total, done, held)

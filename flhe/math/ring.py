@@ -131,7 +131,7 @@ class Steps:
     """Roots of products over the Goldilocks field, as `goldilocks_kernels` reads them.
 
     `roots`, (steps, 3, n / 4), are r**2, r and r**3 for the last three of four parts; `twist`, (n,),
-    is 1, w**-1, w**-2, ...
+    is 1 / n, w**-1 / n, w**-2 / n, ...
     """
 
     roots: Elements
@@ -150,7 +150,17 @@ class Steps:
             exponents = (n >> (done + 1)) * (places >> (size - 2 - done))
             roots.append(w[-np.multiply.outer((2, 1, 3), exponents) % (2 * n)])
         stacked = np.array(roots, np.uint64).reshape(len(roots), 3, n // 4)
-        return cls(stacked, w[-np.arange(n) % (2 * n)])
+        return cls(stacked, _scaled(w[-np.arange(n) % (2 * n)], pow(n, -1, Q), Q))
+
+
+def _scaled(x: Elements, factor: int, q: int) -> Elements:
+    """Return products of all with one factor, as a new array."""
+    from flhe.math import prime_kernels
+
+    out = np.empty(x.shape, np.uint64)
+    given = np.uint64(factor), quotient(factor, q), _modulus(q)
+    prime_kernels.scaled(np.ascontiguousarray(x), *given, out)
+    return out
 
 
 def elementwise(
@@ -351,7 +361,7 @@ class PrimeRing:
         `s_hat` is the transform of s, uint64 (n,), `a_hat` those of a_1, a_2, ..., uint64 (blocks,
         n). `rounded`, over the Goldilocks field only: to uint32, which is SASH's G(s), ring form.
         """
-        from flhe.math import goldilocks_kernels, prime_kernels, ring_kernels
+        from flhe.math import goldilocks_kernels, ring_kernels
 
         if rounded and self.q != Q:
             raise ConfigError(f"only the Goldilocks field rounds products, not one modulo {self.q}")
@@ -366,16 +376,13 @@ class PrimeRing:
                 f"{s_hat.shape}, takes uint64 (n,) and (blocks, n), and {dtype} (blocks, n) for the "
                 "products"
             )
-        tables, q, s = self._held, _modulus(self.q), np.empty(self.n, np.uint64)
-        scale = pow(self.n, -1, self.q)
-        prime_kernels.scaled(
-            np.ascontiguousarray(s_hat), np.uint64(scale), quotient(scale, self.q), q, s
-        )
-        if q is None:
-            steps, e = _steps(self.n), np.uint64((1 << 32) - 1)
-            rounding = rounded or None
-            goldilocks_kernels.products(s, a_hat, steps.roots, steps.twist, e, rounding, out)
+        if self.q == Q:
+            steps, e, s = _steps(self.n), np.uint64((1 << 32) - 1), np.ascontiguousarray(s_hat)
+            given = steps.roots, steps.twist, e, rounded or None
+            goldilocks_kernels.products(s, a_hat, *given, out)
         else:
+            tables, q = self._held, np.uint64(self.q)
+            s = _scaled(s_hat, pow(self.n, -1, self.q), self.q)
             roots, parts = tables.inverse_roots, tables.inverse_parts
             ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, out)
         return out
