@@ -91,20 +91,24 @@ def quotients(w, q, unit, unit_quotient, inverse, out):
         out[i] = np.uint64(np.uint64(np.uint64(0) - remainder) * inverse)
 
 
-@njit
-def add(a, b, q, out):
-    """Write sums into out; all (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = plus(a[i], b[i], q)
+# In place: given one array as input and output, a compiler that must expect them to overlap in any
+# way makes no vector code.
 
 
 @njit
-def subtract(a, b, q, out):
-    """Write differences a - b into out; all (count,)."""
+def add(x, y, q):
+    """Add y to x, canonical; both (count,), in different memory."""
     wide()
-    for i in range(out.size):
-        out[i] = minus(a[i], b[i], q)
+    for i in range(x.size):
+        x[i] = plus(x[i], y[i], q)
+
+
+@njit
+def subtract(x, y, q):
+    """Subtract y from x, canonical; both (count,), in different memory."""
+    wide()
+    for i in range(x.size):
+        x[i] = minus(x[i], y[i], q)
 
 
 @njit

@@ -169,16 +169,18 @@ def elementwise(
     """Return sums ("add") or differences ("subtract") of equal shapes; `out` is contiguous."""
     from flhe.math import prime_kernels
 
-    out = np.empty(x.shape, np.uint64) if out is None else out
     if x.shape != y.shape or not x.dtype == y.dtype == np.uint64:
         raise ConfigError(
             f"elements of a ring: got {x.dtype} {x.shape} and {y.dtype} {y.shape}, takes uint64 "
             "of one shape"
         )
+    out = np.empty(x.shape, np.uint64) if out is None else out
     if not (out.flags.c_contiguous and out.flags.writeable):
         raise ConfigError("elements of a ring: the output array must be contiguous")
-    flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
-    getattr(prime_kernels, name)(flat, other, modulus, out.reshape(-1))
+    other = y.copy() if np.may_share_memory(out, y) else np.ascontiguousarray(y)
+    if out is not x:
+        out[...] = x
+    getattr(prime_kernels, name)(out.reshape(-1), other.reshape(-1), modulus)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Compiled number-theoretic transforms over primes and the Goldilocks field, and SASH's masks.
+"""Compiled number-theoretic transforms over primes and the Goldilocks field.
 
 A transform alternates between two buffers, in one geometry for all stages (Pease, 1968). Forward, a
 stage takes elements i and i + n/2 and puts their two results side by side, at 2 i and 2 i + 1; the
@@ -95,15 +95,3 @@ def products(s, s_quotients, a, roots, parts, q, out):
     for r in range(a.shape[0]):
         prime.times(a[r], s, s_quotients, q, one)
         out[r] = _back(one, two, roots, parts, q)
-
-
-# --- masks on values ---
-
-
-@njit
-def masked(values, shift, masks, out):
-    """Write signed values * 2**shift + masks modulo 2**32; masks and out uint32, (count,)."""
-    wide()
-    up = np.uint32(shift)
-    for i in range(out.size):
-        out[i] = np.uint32(np.uint32(np.uint32(values[i]) << up) + masks[i])
