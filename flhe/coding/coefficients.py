@@ -111,9 +111,7 @@ class Coefficients:
 
     def noise_bound(self, count: int) -> int:
         """Return the largest noise in a sum of `count`: 8 standard deviations, or its maximum."""
-        squared = Fraction(str(SIGMA)) ** 2 * _DEVIATIONS**2 * count
-        above = math.isqrt(math.ceil(squared) - 1) + 1  # the root, rounded up
-        return min(BOUND * count, above)
+        return _noise_bound(count)
 
     def count(self, length: int) -> int:
         """Return the coefficients that `length` values take."""
@@ -150,8 +148,10 @@ class Coefficients:
             held, self.per, self.bound, self.width, noise, powers, moduli, products
         )
 
-    def lower(self, residues: Elements, length: int, senders: int) -> NDArray[Any]:
-        """Return sums of values, `dtype` (length,), of `senders` vectors.
+    def lower(
+        self, residues: Elements, length: int, senders: int, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Return sums of values, `dtype` (length,), of `senders` vectors, in `out` if given.
 
         `residues` are the sum of p e + m: uint64 (limbs, count), contiguous, canonical.
 
@@ -167,7 +167,9 @@ class Coefficients:
             )
         count, most, away = self.count(length), self.noise_bound(senders), senders * self.bound
         self._fits(residues, count)
-        values = np.empty(count * self.per, self.dtype)
+        out = np.empty(length, self.dtype) if out is None else out
+        padded = length < count * self.per
+        values = np.empty(count * self.per, self.dtype) if padded else out
         offset, mask = most << self.log_p, np.uint64((1 << self.width) - 1)
         given = away, self.log_p, values
         if len(self.moduli) == 1:
@@ -194,7 +196,9 @@ class Coefficients:
             )
         if np.any(values[length:] != -away):
             raise ProtocolError("a slot beyond the last value is not empty: the sum was altered")
-        return values[:length]
+        if padded:
+            out[:] = values[:length]
+        return out
 
     @property
     def _shifts(self) -> tuple[int, ...]:
@@ -207,6 +211,13 @@ class Coefficients:
                 f"Coefficients: got residues {residues.dtype} {residues.shape}, takes uint64 "
                 f"{(len(self.moduli), count)}, in one piece"
             )
+
+
+@functools.cache
+def _noise_bound(count: int) -> int:
+    squared = Fraction(str(SIGMA)) ** 2 * _DEVIATIONS**2 * count
+    above = math.isqrt(math.ceil(squared) - 1) + 1  # the root, rounded up
+    return min(BOUND * count, above)
 
 
 @functools.cache

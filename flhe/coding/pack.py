@@ -84,7 +84,6 @@ class Packing:
         kernel = kernels.pack32 if self.word_bits == 32 else kernels.pack64
         kernel(values[:whole], mask[:whole], self.bits, out[:nbytes].view(self.lane))
         if whole < values.size:
-            out[nbytes:] = 0
             kernels.pack_rest(values[whole:], mask[whole:], self.bits, out[nbytes:])
         return out
 
@@ -130,7 +129,6 @@ class Packing:
         theirs = np.empty(rest, self.signed)
         kernels.unpack_rest(total[nbytes:], zero, self.bits, ours)
         kernels.unpack_rest(part[nbytes:], zero, self.bits, theirs)
-        total[nbytes:] = 0
         kernels.pack_rest(ours, theirs.view(self.lane), self.bits, total[nbytes:])
 
     def check(self, data: NDArray[np.uint8], length: int) -> None:
@@ -217,14 +215,31 @@ class LimbPacking:
 
         That is a residue not below its modulus, or bits after a limb's last residue.
         """
-        whole, used = self._packing.nbytes(count), count * self.bits % 8
-        if used and (data[whole - 1 :: whole] >> used).any():
+        from flhe.math import residue_kernels
+
+        size, used = self._packing.nbytes(count), count * self.bits % 8
+        if used and (data[size - 1 :: size] >> used).any():
             raise ProtocolError("bits after the last residue")
-        space = np.empty(min(PIECE, count), np.uint64)
-        for limb, at, end in self.pieces(count):
-            self.read(data, count, limb, at, space[: end - at])
-            if int(space[: end - at].max()) >= self.moduli[limb]:
+        for limb, q in enumerate(self.moduli):
+            (words, rest), modulus = self._parts(data, count, limb), np.uint64(q)
+            if self.bits == 64:
+                fits = residue_kernels.words_below(words, modulus)
+            else:
+                fits = residue_kernels.below(words, self.bits, modulus)
+                fits &= residue_kernels.rest_below(rest, count % PIECE, self.bits, modulus)
+            if not fits:
                 raise ProtocolError("a residue is not below its modulus")
+
+    def _parts(
+        self, data: NDArray[np.uint8], count: int, limb: int
+    ) -> tuple[Elements, NDArray[np.uint8]]:
+        """Return views of one limb: the words of whole pieces, perhaps unaligned, and the rest.
+
+        Residues of 64 bits are all in words.
+        """
+        whole = count if self.bits == 64 else count // PIECE * PIECE
+        part = self._cut(data, count, limb, 0, count)
+        return part[: whole * self.bits // 8].view(np.uint64), part[whole * self.bits // 8 :]
 
     def _cut(
         self, data: NDArray[np.uint8], count: int, limb: int, at: int, size: int
@@ -241,13 +256,17 @@ class LimbPacking:
         rings: Sequence[PrimeRing],
     ) -> None:
         """Add the residues of `part` to those of `total`, in place, each modulo its limb's."""
-        space = np.empty((2, PIECE), np.uint64)
-        for limb, at, end in self.pieces(count):
-            ours, theirs = space[:, : end - at]
-            self.read(total, count, limb, at, ours)
-            self.read(part, count, limb, at, theirs)
-            rings[limb].add(ours, theirs, ours)
-            self.write(ours, total, count, limb, at)
+        from flhe.math import residue_kernels
+
+        for limb, q in enumerate(self.moduli):
+            (ours, our_rest), (theirs, their_rest) = (
+                self._parts(data, count, limb) for data in (total, part)
+            )
+            if self.bits == 64:
+                rings[limb].add(ours, theirs, ours)
+                continue
+            residue_kernels.add(ours, theirs, self.bits, np.uint64(q))
+            residue_kernels.add_rest(our_rest, their_rest, count % PIECE, self.bits, np.uint64(q))
 
 
 def spread(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:

@@ -82,7 +82,7 @@ class Slots:
         offset, halves, count = self._offset(), self._halves(), self.batches(values.size)
         held = np.zeros((count, self.per), np.int64)
         held.reshape(-1)[: values.size] = values
-        rows = np.zeros((count, self._bytes), np.uint8)
+        rows = np.empty((count, self._bytes), np.uint8)
         kernels.pack_rows(held, halves, self.width, rows)
         return [number - offset for number in from_rows(rows)]
 

@@ -115,11 +115,3 @@ def nearest(x):
     top = np.uint64(x >> _WORD)
     rest = np.uint64(np.uint64(top + np.uint64(x & _E)) + _UP)
     return np.uint32(np.uint64(top + np.uint64(rest >> _WORD)) - np.uint64(x == _HALF))
-
-
-@njit
-def rounded(x, out):
-    """Round each of x (count,) into uint32 (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = nearest(x[i])

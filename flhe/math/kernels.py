@@ -118,41 +118,92 @@ pack32, unpack32, add32 = _packing(np.uint32, np.int32, 32)
 pack64, unpack64, add64 = _packing(np.uint64, np.int64, 64)
 
 
+_WORD = np.uint64(64)
+
+
+@njit
+def _store(word, out, at):
+    for k in range(8):  # one store: the compiler joins them
+        out[at + np.uint64(k)] = np.uint8(word >> np.uint64(8 * k))
+
+
+@njit
+def append(x, bits, out, at, held, filled):
+    """Append a number of `bits` bits to a bit string; return the state that the next one takes.
+
+    `at` bytes of `out` are written, and `filled` bits, below 64, are in `held`.
+    """
+    held = np.uint64(held | np.uint64(x << filled))
+    filled = np.uint64(filled + np.uint64(bits))
+    if filled < _WORD:
+        return at, held, filled
+    _store(held, out, at)
+    filled = np.uint64(filled - _WORD)
+    # What did not fit. All 64 bits may have, and shifting by 64 is undefined.
+    held = np.uint64(np.uint64(x >> np.uint64(np.uint64(bits - 1) - filled)) >> np.uint64(1))
+    return np.uint64(at + np.uint64(8)), held, filled
+
+
+@njit
+def finish(out, at, held):
+    """Write the last bits of a bit string."""
+    for k in range(at, out.size):
+        out[k] = np.uint8(held)
+        held = np.uint64(held >> np.uint64(8))
+
+
+@njit
+def bits_from(data, at):
+    """Return 64 bits of a bit string from bit `at` on; 9 bytes from its byte on must exist."""
+    first, shift = np.uint64(at >> np.uint64(3)), np.uint64(at & np.uint64(7))
+    low = np.uint64(0)
+    for k in range(8):  # one load: the compiler joins them
+        low |= np.uint64(np.uint64(data[first + np.uint64(k)]) << np.uint64(8 * k))
+    top = np.uint64(np.uint64(data[first + np.uint64(8)]) << np.uint64(56))
+    return np.uint64(low >> shift) | np.uint64(top << np.uint64(np.uint64(8) - shift))
+
+
+@njit
+def last_bits(data, at):
+    """Return what `bits_from` does, with zeros beyond the end of the bit string."""
+    rest = np.zeros(9, np.uint8)
+    for k in range(min(9, data.size - np.int64(at >> np.uint64(3)))):
+        rest[k] = data[np.uint64(at >> np.uint64(3)) + np.uint64(k)]
+    return bits_from(rest, np.uint64(at & np.uint64(7)))
+
+
+@njit
+def inner(data, bits, count):
+    """Return how many of `count` values of a bit string `bits_from` may read."""
+    return min(max((8 * data.size - 72) // bits, 0), count)
+
+
 @njit
 def pack_rest(values, mask, bits, out):
-    """Write the bit string of (values + mask) mod 2**bits into bytes `out`, which must be zero."""
-    at = 0
+    """Write the bit string of (values + mask) mod 2**bits into bytes `out`."""
+    field = np.uint64(~np.uint64(0)) >> np.uint64(64 - bits)
+    at, held, filled = np.uint64(0), np.uint64(0), np.uint64(0)
     for i in range(values.size):
-        x = np.uint64(np.uint64(values[i]) + np.uint64(mask[i]))
-        left = bits
-        while left > 0:
-            used = at & 7
-            take = min(8 - used, left)
-            piece = np.uint64(x & np.uint64((1 << take) - 1))
-            out[at >> 3] |= np.uint8(piece << np.uint64(used))
-            x = np.uint64(x >> np.uint64(take))
-            at += take
-            left -= take
+        x = np.uint64(np.uint64(np.uint64(values[i]) + np.uint64(mask[i])) & field)
+        at, held, filled = append(x, bits, out, at, held, filled)
+    finish(out, at, held)
+
+
+@njit
+def _signed(x, bits):
+    return np.int64(np.int64(x << np.uint64(64 - bits)) >> np.int64(64 - bits))
 
 
 @njit
 def unpack_rest(data, mask, bits, out):
     """Invert `pack_rest` for negated masks; values come out signed."""
-    at = 0
-    up = np.uint64(64 - bits)
-    for i in range(out.size):
-        x = np.uint64(0)
-        got = 0
-        while got < bits:
-            used = at & 7
-            take = min(8 - used, bits - got)
-            piece = np.uint64(np.uint64(data[at >> 3]) >> np.uint64(used))
-            piece = np.uint64(piece & np.uint64((1 << take) - 1))
-            x = np.uint64(x | np.uint64(piece << np.uint64(got)))
-            at += take
-            got += take
-        x = np.uint64(np.uint64(x + np.uint64(mask[i])) << up)
-        out[i] = np.int64(np.int64(x) >> np.int64(64 - bits))
+    at, most = np.uint64(0), inner(data, bits, out.size)
+    for i in range(most):
+        out[i] = _signed(np.uint64(bits_from(data, at) + np.uint64(mask[i])), bits)
+        at += np.uint64(bits)
+    for i in range(most, out.size):
+        out[i] = _signed(np.uint64(last_bits(data, at) + np.uint64(mask[i])), bits)
+        at += np.uint64(bits)
 
 
 @njit

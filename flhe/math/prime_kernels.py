@@ -3,14 +3,15 @@
 A product with a constant w needs no division (Shoup). With w' = floor(w 2**64 / q), the number x w
 - floor(x w' / 2**64) q lies in [0, 2 q) for every 64-bit x. Modulo 2**64 it takes two low products
 and one high one. The high one is made of 32-bit halves, which vector units multiply several at a
-time. q < 2**63 leaves room for 2 q in a word; corrections are the lesser of two words, one of which
-has wrapped around. Elements in arrays are canonical (below q).
+time. q < 2**63 leaves room for 2 q in a word. A correction chooses between two words, one of which
+has wrapped around: its top bit shows that, and AVX2 chooses by that bit alone. Elements in arrays
+are canonical (below q).
 
 With None for q, sums, differences and products are those of `field_kernels`, which needs no
 quotients: arguments in their place are not read. The choice is made when a kernel is compiled.
 
-`ring_kernels`, `coefficient_kernels` and `shamir_kernels` compile this module in: after a change
-here touch those too, or numba's cache goes stale.
+`ring_kernels`, `coefficient_kernels`, `residue_kernels` and `shamir_kernels` compile this module in:
+after a change here touch those too, or numba's cache goes stale.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def high(a, b):
 def lesser(x, q):
     """Return the residue of x < 2 q, canonical."""
     y = np.uint64(x - q)
-    return min(x, y)
+    return x if np.int64(y) < 0 else y
 
 
 @njit
@@ -58,8 +59,7 @@ def minus(a, b, q):
     if q is None:
         return field_kernels.minus(a, b)
     x = np.uint64(a - b)
-    y = np.uint64(x + q)
-    return min(x, y)
+    return np.uint64(x + q) if np.int64(x) < 0 else x
 
 
 @njit
@@ -91,20 +91,24 @@ def quotients(w, q, unit, unit_quotient, inverse, out):
         out[i] = np.uint64(np.uint64(np.uint64(0) - remainder) * inverse)
 
 
-@njit
-def add(a, b, q, out):
-    """Write sums into out; all (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = plus(a[i], b[i], q)
+# In place: given one array as input and output, a compiler that must expect them to overlap in any
+# way makes no vector code.
 
 
 @njit
-def subtract(a, b, q, out):
-    """Write differences a - b into out; all (count,)."""
+def add(x, y, q):
+    """Add y to x, canonical; both (count,), in different memory."""
     wide()
-    for i in range(out.size):
-        out[i] = minus(a[i], b[i], q)
+    for i in range(x.size):
+        x[i] = plus(x[i], y[i], q)
+
+
+@njit
+def subtract(x, y, q):
+    """Subtract y from x, canonical; both (count,), in different memory."""
+    wide()
+    for i in range(x.size):
+        x[i] = minus(x[i], y[i], q)
 
 
 @njit

@@ -126,22 +126,61 @@ class Tables:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Roots of products over the Goldilocks field, as `goldilocks_kernels` reads them.
+
+    `roots`, (steps, 3, n / 4), are r**2, r and r**3 for the last three of four parts; `twist`, (n,),
+    is 1 / n, w**-1 / n, w**-2 / n, ...
+    """
+
+    roots: Elements
+    twist: Elements
+
+    @classmethod
+    def of(cls, w: Elements) -> Steps:
+        """Return the roots for x**n + 1; w: powers of a root of order 2 n.
+
+        Before a step, 2**done parts of a transform are combined. The topmost bits of a place say
+        which of its values lies there: f. Then r is w**(-2 f n / (4 * 2**done)).
+        """
+        n = w.size // 2
+        size, places, roots = n.bit_length() - 1, np.arange(n // 4), []
+        for done in range(2 - size % 2, size, 2):
+            exponents = (n >> (done + 1)) * (places >> (size - 2 - done))
+            roots.append(w[-np.multiply.outer((2, 1, 3), exponents) % (2 * n)])
+        stacked = np.array(roots, np.uint64).reshape(len(roots), 3, n // 4)
+        return cls(stacked, _scaled(w[-np.arange(n) % (2 * n)], pow(n, -1, Q), Q))
+
+
+def _scaled(x: Elements, factor: int, q: int) -> Elements:
+    """Return products of all with one factor, as a new array."""
+    from flhe.math import prime_kernels
+
+    out = np.empty(x.shape, np.uint64)
+    given = np.uint64(factor), quotient(factor, q), _modulus(q)
+    prime_kernels.scaled(np.ascontiguousarray(x), *given, out)
+    return out
+
+
 def elementwise(
     name: str, x: Elements, y: Elements, modulus: Modulus, out: Elements | None = None
 ) -> Elements:
     """Return sums ("add") or differences ("subtract") of equal shapes; `out` is contiguous."""
     from flhe.math import prime_kernels
 
-    out = np.empty(x.shape, np.uint64) if out is None else out
     if x.shape != y.shape or not x.dtype == y.dtype == np.uint64:
         raise ConfigError(
             f"elements of a ring: got {x.dtype} {x.shape} and {y.dtype} {y.shape}, takes uint64 "
             "of one shape"
         )
+    out = np.empty(x.shape, np.uint64) if out is None else out
     if not (out.flags.c_contiguous and out.flags.writeable):
         raise ConfigError("elements of a ring: the output array must be contiguous")
-    flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
-    getattr(prime_kernels, name)(flat, other, modulus, out.reshape(-1))
+    other = y.copy() if np.may_share_memory(out, y) else np.ascontiguousarray(y)
+    if out is not x:
+        out[...] = x
+    getattr(prime_kernels, name)(out.reshape(-1), other.reshape(-1), modulus)
     return out
 
 
@@ -268,6 +307,11 @@ def _ring_tables(n: int, q: int) -> Tables:
     return Tables.of(powers(root(q, 2 * n), 2 * n, q), _modulus(q))
 
 
+@functools.cache
+def _steps(n: int) -> Steps:
+    return Steps.of(powers(root(Q, 2 * n), 2 * n))
+
+
 @dataclass(frozen=True, slots=True)
 class PrimeRing:
     """Z_q[x] / (x**n + 1).
@@ -319,7 +363,7 @@ class PrimeRing:
         `s_hat` is the transform of s, uint64 (n,), `a_hat` those of a_1, a_2, ..., uint64 (blocks,
         n). `rounded`, over the Goldilocks field only: to uint32, which is SASH's G(s), ring form.
         """
-        from flhe.math import prime_kernels, ring_kernels
+        from flhe.math import goldilocks_kernels, ring_kernels
 
         if rounded and self.q != Q:
             raise ConfigError(f"only the Goldilocks field rounds products, not one modulo {self.q}")
@@ -334,13 +378,15 @@ class PrimeRing:
                 f"{s_hat.shape}, takes uint64 (n,) and (blocks, n), and {dtype} (blocks, n) for the "
                 "products"
             )
-        tables, q, s = self._held, _modulus(self.q), np.empty(self.n, np.uint64)
-        scale = pow(self.n, -1, self.q)
-        prime_kernels.scaled(
-            np.ascontiguousarray(s_hat), np.uint64(scale), quotient(scale, self.q), q, s
-        )
-        roots, parts, rounding = tables.inverse_roots, tables.inverse_parts, rounded or None
-        ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, rounding, out)
+        if self.q == Q:
+            steps, e, s = _steps(self.n), np.uint64((1 << 32) - 1), np.ascontiguousarray(s_hat)
+            given = steps.roots, steps.twist, e, rounded or None
+            goldilocks_kernels.products(s, a_hat, *given, out)
+        else:
+            tables, q = self._held, np.uint64(self.q)
+            s = _scaled(s_hat, pow(self.n, -1, self.q), self.q)
+            roots, parts = tables.inverse_roots, tables.inverse_parts
+            ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, out)
         return out
 
     def _check(self, x: Elements) -> None:

@@ -1,10 +1,11 @@
-"""Compiled number-theoretic transforms over primes and the Goldilocks field, and SASH's masks.
+"""Compiled number-theoretic transforms over primes and the Goldilocks field.
 
 A transform alternates between two buffers, in one geometry for all stages (Pease, 1968). Forward, a
 stage takes elements i and i + n/2 and puts their two results side by side, at 2 i and 2 i + 1; the
 inverse reverses this. So all loops are long, and loads and stores are to neighbours. The roots of
 stage s repeat with a period of 2**s; tables repeat them up to TILE roots, or as many as
-butterflies. Arithmetic is that of `prime_kernels`, where q is None for the Goldilocks field.
+butterflies. Arithmetic is that of `prime_kernels`, where q is None for the Goldilocks field, whose
+products `goldilocks_kernels` makes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from flhe.math import prime_kernels as prime
-from flhe.math.field_kernels import njit, rounded, wide
+from flhe.math.field_kernels import njit, wide
 
 TILE = 128
 
@@ -86,29 +87,11 @@ def _back(x, y, roots, parts, q):
 
 
 @njit
-def products(s, s_quotients, a, roots, parts, q, rounding, out):
-    """Write inverse transforms of a * s: s (n,) with 1 / n in it, a and out (count, n).
-
-    Rounded to Z_p, p = 2**32, unless `rounding` is None: out is uint32 then.
-    """
+def products(s, s_quotients, a, roots, parts, q, out):
+    """Write inverse transforms of a * s: s (n,) with 1 / n in it, a and out (count, n)."""
     n = a.shape[1]
     one = np.empty(n, np.uint64)
     two = np.empty(n, np.uint64)
     for r in range(a.shape[0]):
         prime.times(a[r], s, s_quotients, q, one)
-        if rounding is None:
-            out[r] = _back(one, two, roots, parts, q)
-        else:
-            rounded(_back(one, two, roots, parts, q), out[r])
-
-
-# --- masks on values ---
-
-
-@njit
-def masked(values, shift, masks, out):
-    """Write signed values * 2**shift + masks modulo 2**32; masks and out uint32, (count,)."""
-    wide()
-    up = np.uint32(shift)
-    for i in range(out.size):
-        out[i] = np.uint32(np.uint32(np.uint32(values[i]) << up) + masks[i])
+        out[r] = _back(one, two, roots, parts, q)

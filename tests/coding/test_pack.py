@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.coding.pack import PIECE, LimbPacking, Packing, spread
+from flhe.math.ring import PrimeRing, Q, ntt_primes
 from tests.reference.part_formats import formula
 from tests.reference.wire import packed as reference
 
@@ -103,6 +104,25 @@ def residues(limbs: LimbPacking, rows: NDArray[np.uint64]) -> NDArray[np.uint8]:
     for limb, at, end in limbs.pieces(count):
         limbs.write(rows[limb, at:end].copy(), data, count, limb, at)
     return data
+
+
+@pytest.mark.parametrize("bits", range(33, 65))
+@pytest.mark.parametrize("count", [1, 5, PIECE, 2 * PIECE + 13])
+def test_limbs_are_added_modulo_their_moduli(bits: int, count: int) -> None:
+    moduli = (Q,) if bits == 64 else ntt_primes(2, bits, 2)
+    limbs, rings = LimbPacking(bits, moduli), [PrimeRing(2, q) for q in moduli]
+    rng = np.random.default_rng(bits)
+    x, y = (np.stack([rng.integers(0, q, count, np.uint64) for q in moduli]) for _ in range(2))
+    for limb, q in enumerate(moduli):
+        x[limb, -1] = y[limb, -1] = q - 1
+        x[limb, 0], y[limb, 0] = (q - 1, 1) if count > 1 else (q - 1, q - 1)
+    total, part = residues(limbs, x), residues(limbs, y)
+    kept = part.copy()
+    limbs.add(total, part, count, rings)
+    exact = (x.astype(object) + y) % np.array(moduli, object)[:, None]
+    assert total.tobytes() == residues(limbs, exact.astype(np.uint64)).tobytes()
+    assert part.tobytes() == kept.tobytes()
+    limbs.check(total, count)
 
 
 @pytest.mark.parametrize("place", [0, PIECE - 1, PIECE, 2 * PIECE + 4])

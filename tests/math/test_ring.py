@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
-from flhe.math import prime_kernels
+from flhe.math import goldilocks_kernels, prime_kernels
 from flhe.math import ring as field
 from flhe.math.ring import PrimeRing, Q, is_prime, ntt_primes, quotient, quotients, root
 from tests.reference.field import at
@@ -122,7 +122,14 @@ def test_sums_and_differences_of_any_shape(on: PrimeRing) -> None:
 
 @pytest.mark.parametrize(
     ("n", "bits"),
-    [(2, 3), (2, 63), (4, 10), (64, 40), (1024, 63), *((n, 64) for n in (2, 4, 16, 256, 1024))],
+    [
+        (2, 3),
+        (2, 63),
+        (4, 10),
+        (64, 40),
+        (1024, 63),
+        *((n, 64) for n in (2, 4, 8, 16, 32, 256, 1024)),
+    ],
 )
 def test_products_are_schoolbook(n: int, bits: int) -> None:
     """64 bits: the Goldilocks field."""
@@ -135,6 +142,32 @@ def test_products_are_schoolbook(n: int, bits: int) -> None:
         assert on.products(on.forward(array(y)), on.forward(rows), out) is out
         assert out[0].tolist() == out[2].tolist() == expected
         assert out[1].tolist() == by_definition(y, y, on.q)
+
+
+TOP, E = 1 << 63, (1 << 32) - 1
+"""The bit that kernels of the Goldilocks field flip, and 2**64 modulo Q."""
+
+
+def test_words_at_the_borders_of_the_goldilocks_field() -> None:
+    """Random elements reach its corrections once in 2**32."""
+    places = (0, E, E + 1, 1 << 48, Q // 2, TOP, Q - E, Q, (1 << 64) - 1)
+    words = sorted({(place + by) % (1 << 64) for place in places for by in range(-2, 3)})
+
+    def kernel(name: str, *given: int) -> int:
+        return int(getattr(goldilocks_kernels, name)(*map(np.uint64, given)))
+
+    for x in words:
+        assert kernel("_turned", x, E) == (x << 48) % Q
+        for y in (word for word in words if word < Q):
+            assert kernel("_mul", x, y, E) == x * y % Q
+            assert (kernel("_plus", x ^ TOP, y) ^ TOP) % Q == (x + y) % Q
+            assert (kernel("_minus", x ^ TOP, y) ^ TOP) % Q == (x - y) % Q
+            if x < Q:
+                assert kernel("_sum", x, y) == (x + y) % Q
+            for top in (0, 1, E):
+                more = y & E
+                whole = x + (more << 64) + (top << 96)
+                assert kernel("_reduced", x, more, top, E) == whole % Q
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ class EsaflOpener(Opener):
                 adder.limbs.read(total.data, count, limb, at, residues[limb])
                 ring.subtract(residues[limb], masks[limb], residues[limb])
             part = out[at * slots.per : end * slots.per]
-            part[:] = slots.lower(residues, part.size, senders)
+            slots.lower(residues, part.size, senders, part)
 
         try:
             each_piece(work, count, sizes.step, self.threads)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.presets import RingPreset
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import each_piece, windows
+from flhe.schemes.shell import each_piece, window, windows
 from flhe.wire import canonical
 from flhe.wire.derive import PREFIX
 from flhe.wire.secret import Random
@@ -64,6 +65,14 @@ _CHUNK = 1 << 15
 _TELLING = 0.99
 """Largest share of residues that a right key may give: with 1,000 values a wrong key passes once in
 20,000."""
+
+
+Then = Callable[[int, NDArray[np.uint32]], None]
+"""What is done with a piece of lanes: its first place, and the piece."""
+
+
+def nothing(at: int, piece: NDArray[np.uint32]) -> None:
+    """Leave a piece as it is."""
 
 
 def guard_bits(cohort: int) -> int:
@@ -140,10 +149,18 @@ class SashAdder(Adder):
         np.add(lanes, _lanes(part.data), out=lanes)
         return lanes.view(np.uint8)
 
-    def expand(self, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
+    def expand(
+        self,
+        slot: Slot,
+        seed: Seed,
+        out: NDArray[np.uint32],
+        threads: int = 1,
+        then: Then = nothing,
+    ) -> None:
         """Write G(seed) for `slot`'s epoch into `out`, shape (length,).
 
-        The result does not depend on `threads`: work is split at ring elements.
+        The result does not depend on `threads`: work is split at ring elements. `then` is called
+        for each piece once its mask is there, and in a core's own cache.
         """
         preset = self.scheme.parameters_of_prg
         n, public = preset.dimension, public_key(preset, slot)
@@ -161,6 +178,7 @@ class SashAdder(Adder):
                 else:
                     made = ring.products(transformed, a, rounded=True)
                     part[:] = made.reshape(-1)[: part.size]
+                then(at, part)
 
         spread(work, out.size, n, threads)
 
@@ -202,31 +220,29 @@ class SashSealer(Sealer):
     def _seal(
         self, plain: Plain, slot: Slot, ready: Masked | None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
-        values, guard = plain.values.size, self.adder.guard
-        seed, lanes = ready or self._mask(slot, values + plain.extras.size)
+        from flhe.schemes.sash import kernels
 
-        def work(at: int, end: int) -> None:
-            _mask_into(plain.values[at:end], guard, lanes[at:end])
+        values, guard = (plain.values, plain.extras), self.adder.guard
+        length = plain.values.size + plain.extras.size
 
-        each_piece(work, values, _CHUNK, self.threads)
-        _mask_into(plain.extras, guard, lanes[values:])
+        def work(at: int, piece: NDArray[np.uint32]) -> None:
+            part = window(values, at, at + piece.size)
+            narrow = part if part.dtype in (np.int16, np.int32) else part.astype(np.int32)
+            kernels.mask(narrow, guard, piece)
+
+        seed, lanes = ready or self._mask(slot, length, work)
+        if ready is not None:
+            each_piece(lambda at, end: work(at, lanes[at:end]), length, _CHUNK, self.threads)
         with self._lock:
             self._seeds[slot] = seed
         return lanes.view(np.uint8)
 
-    def _mask(self, slot: Slot, length: int) -> Masked:
+    def _mask(self, slot: Slot, length: int, then: Then = nothing) -> Masked:
         preset = self.adder.scheme.parameters_of_prg
         seed = random_elements(preset.dimension, self.random)
         lanes = empty(length, np.uint32)
-        self.adder.expand(slot, seed, lanes, self.threads)
+        self.adder.expand(slot, seed, lanes, self.threads, then)
         return seed, lanes
-
-
-def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> None:
-    from flhe.math import ring_kernels
-
-    narrow = values if values.dtype in (np.int16, np.int32) else values.astype(np.int32)
-    ring_kernels.masked(narrow, guard, lanes, lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,27 +254,20 @@ class SashOpener(Opener):
     threads: int = 1
 
     def _open(self, total: Sealed) -> NDArray[np.int32]:
-        guard = self.adder.guard
-        half = np.int32(1 << (guard - 1))
-        bound = (len(total.senders) + 1) // 2
+        from flhe.schemes.sash import kernels
+
+        bound, guard = (len(total.senders) + 1) // 2, self.adder.guard
         data, lanes = _lanes(total.data), empty(total.length, np.uint32)
-        self.adder.expand(total.slot, self.seed, lanes, self.threads)
-        out: NDArray[np.int32] = lanes.view(np.int32)
         worst: list[int] = []
 
-        def work(at: int, end: int) -> None:
-            part = out[at:end]
-            np.subtract(data[at:end], lanes[at:end], out=lanes[at:end])
-            np.add(part, half, out=part)  # wraps exactly if the sum does
-            low = np.bitwise_and(part, np.int32((1 << guard) - 1))
-            low -= half  # the error of the homomorphism
-            worst.append(max(int(low.max()), -int(low.min())))
-            np.right_shift(part, guard, out=part)
+        def work(at: int, piece: NDArray[np.uint32]) -> None:
+            worst.append(kernels.unmask(data[at : at + piece.size], guard, piece))
 
-        each_piece(work, total.length, _CHUNK, self.threads)
+        self.adder.expand(total.slot, self.seed, lanes, self.threads, work)
         if max(worst, default=0) > bound:
             raise ProtocolError(
                 f"sash: the sum is off by more than the {bound} that {len(total.senders)} senders "
                 "explain: it was opened with other seeds, or altered"
             )
+        out: NDArray[np.int32] = lanes.view(np.int32)
         return out

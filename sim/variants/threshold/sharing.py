@@ -42,9 +42,11 @@ def shares(
     out = np.zeros((count, len(moduli), secret[0].size), np.uint64)
     for point in range(1, count + 1):
         for limb, q in enumerate(moduli):
-            value = out[point - 1, limb]
+            value = np.zeros_like(secret[limb])
             for term in (*(term[limb] for term in reversed(terms)), secret[limb]):
-                prime_kernels.add(scaled(value, point, q), term, np.uint64(q), value)
+                value = scaled(value, point, q)
+                prime_kernels.add(value, term, np.uint64(q))
+            out[point - 1, limb] = value
     return out
 
 
