@@ -117,8 +117,9 @@ def open_share(key: bytes, name: bytes, sender: int, receiver: int, box: bytes) 
 def derived_share(key: bytes, name: bytes, sender: int, receiver: int, width: int) -> Elements:
     """Return a share of a seed that sender and receiver derive, uint64 (width,)."""
     # One key for one slot and pair of ranks: a sender shares one seed in a slot.
-    found = FieldElements(hkdf(key, "kshare-derived", name, sender, receiver))
-    return found.blocks(0, 1, width)[0]
+    elements = FieldElements(hkdf(key, "kshare-derived", name, sender, receiver))
+    share: Elements = elements.blocks(0, 1, width)[0]
+    return share
 
 
 def pack_elements(elements: Elements) -> bytes:
