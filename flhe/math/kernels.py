@@ -26,22 +26,25 @@ from typing import Any
 import numpy as np
 
 from flhe.math import COLUMNS
-from flhe.math.field_kernels import njit
+from flhe.math.field_kernels import clear, njit
 
 
 def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
-    """Build kernels for one word size. `word(...)` around each step prevents widening."""
+    """Build kernels for one word size. `word(...)` around each step prevents widening.
+
+    Values and masks are (blocks, wide, COLUMNS), packed words (blocks, bits, COLUMNS).
+    """
     columns = COLUMNS
 
     @njit
     def pack(values, mask, bits, out):
         field = word(~word(0)) >> word(wide - bits)
-        carry = np.zeros(columns, out.dtype)
-        for block in range(values.size // (wide * columns)):
-            at = block * wide * columns
-            v = values[at : at + wide * columns].reshape(wide, columns)
-            m = mask[at : at + wide * columns].reshape(wide, columns)
-            o = out[block * bits * columns : (block + 1) * bits * columns].reshape(bits, columns)
+        carry = np.empty(columns, word)
+        clear(carry)
+        for block in range(values.shape[0]):
+            v = values[block]
+            m = mask[block]
+            o = out[block]
             for r in range(wide):
                 k = (r * bits) // wide
                 shift = (r * bits) % wide
@@ -65,11 +68,10 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
     def unpack(data, mask, bits, out):
         up = word(wide - bits)
         down = signed(wide - bits)
-        for block in range(out.size // (wide * columns)):
-            at = block * wide * columns
-            m = mask[at : at + wide * columns].reshape(wide, columns)
-            o = out[at : at + wide * columns].reshape(wide, columns)
-            d = data[block * bits * columns : (block + 1) * bits * columns].reshape(bits, columns)
+        for block in range(out.shape[0]):
+            m = mask[block]
+            o = out[block]
+            d = data[block]
             for r in range(wide):
                 k = (r * bits) // wide
                 shift = (r * bits) % wide
@@ -90,11 +92,10 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
 
     @njit
     def add(total, part, bits, tops):
-        carry = np.zeros(columns, total.dtype)
-        for block in range(total.size // (bits * columns)):
-            at = block * bits * columns
-            a = total[at : at + bits * columns].reshape(bits, columns)
-            b = part[at : at + bits * columns].reshape(bits, columns)
+        carry = np.empty(columns, word)
+        for block in range(total.shape[0]):
+            a = total[block]
+            b = part[block]
             for c in range(columns):
                 carry[c] = word(0)
             for k in range(bits):
@@ -118,54 +119,45 @@ pack64, unpack64, add64 = _packing(np.uint64, np.int64, 64)
 
 
 @njit
-def pack_rest(values, mask, bits, out):
-    """Write the bit string of (values + mask) mod 2**bits into bytes `out`, which must be zero."""
-    at = 0
-    for i in range(values.size):
-        x = np.uint64(np.uint64(values[i]) + np.uint64(mask[i]))
-        left = bits
-        while left > 0:
-            used = at & 7
-            take = min(8 - used, left)
-            piece = np.uint64(x & np.uint64((1 << take) - 1))
-            out[at >> 3] |= np.uint8(piece << np.uint64(used))
-            x = np.uint64(x >> np.uint64(take))
-            at += take
-            left -= take
-
-
-@njit
-def unpack_rest(data, mask, bits, out):
-    """Invert `pack_rest` for negated masks; values come out signed."""
-    at = 0
-    up = np.uint64(64 - bits)
-    for i in range(out.size):
-        x = np.uint64(0)
-        got = 0
-        while got < bits:
-            used = at & 7
-            take = min(8 - used, bits - got)
-            piece = np.uint64(np.uint64(data[at >> 3]) >> np.uint64(used))
-            piece = np.uint64(piece & np.uint64((1 << take) - 1))
-            x = np.uint64(x | np.uint64(piece << np.uint64(got)))
-            at += take
-            got += take
-        x = np.uint64(np.uint64(x + np.uint64(mask[i])) << up)
-        out[i] = np.int64(np.int64(x) >> np.int64(64 - bits))
-
-
-@njit
 def pack_rows(values, mask, bits, out):
-    """Run `pack_rest` on every row, all with one mask."""
-    for row in range(out.shape[0]):
-        pack_rest(values[row], mask, bits, out[row])
+    """Write rows of (values + mask) mod 2**bits as bit strings into bytes `out`, which are zero.
+
+    `values` are signed, (rows, per), `mask` unsigned, (per,).
+    """
+    for row in range(values.shape[0]):
+        at = 0
+        for i in range(values.shape[1]):
+            x = np.uint64(np.uint64(values[row, i]) + np.uint64(mask[i]))
+            left = bits
+            while left > 0:
+                used = at & 7
+                take = min(8 - used, left)
+                piece = np.uint64(x & np.uint64((1 << take) - 1))
+                out[row, at >> 3] |= np.uint8(piece << np.uint64(used))
+                x = np.uint64(x >> np.uint64(take))
+                at += take
+                left -= take
 
 
 @njit
 def unpack_rows(data, mask, bits, out):
-    """Run `unpack_rest` on every row, all with one mask."""
+    """Invert `pack_rows` for negated masks; values come out signed."""
+    up = np.uint64(64 - bits)
     for row in range(out.shape[0]):
-        unpack_rest(data[row], mask, bits, out[row])
+        at = 0
+        for i in range(out.shape[1]):
+            x = np.uint64(0)
+            got = 0
+            while got < bits:
+                used = at & 7
+                take = min(8 - used, bits - got)
+                piece = np.uint64(np.uint64(data[row, at >> 3]) >> np.uint64(used))
+                piece = np.uint64(piece & np.uint64((1 << take) - 1))
+                x = np.uint64(x | np.uint64(piece << np.uint64(got)))
+                at += take
+                got += take
+            x = np.uint64(np.uint64(x + np.uint64(mask[i])) << up)
+            out[row, i] = np.int64(np.int64(x) >> np.int64(64 - bits))
 
 
 @njit

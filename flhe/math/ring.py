@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
+from flhe.math.buffers import fixed
 
 Q = (1 << 64) - (1 << 32) + 1
 """The Goldilocks prime."""
@@ -121,8 +122,9 @@ class Tables:
         """Return transforms of polynomials, uint64 (..., n), as a new array."""
         from flhe.math import ring_kernels
 
-        out, rows = np.empty(x.shape, np.uint64), _rows(x)
-        ring_kernels.forward(rows, self.roots, self.parts, modulus, _rows(out))
+        out, rows = np.empty(x.shape, np.uint64), fixed(_rows(x))
+        space = np.empty((2, x.shape[-1]), np.uint64)
+        ring_kernels.forward(rows, self.roots, self.parts, modulus, space, _rows(out))
         return out
 
 
@@ -140,7 +142,7 @@ def elementwise(
         )
     if not (out.flags.c_contiguous and out.flags.writeable):
         raise ConfigError("elements of a ring: the output array must be contiguous")
-    flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
+    flat, other = (fixed(np.ascontiguousarray(a).reshape(-1)) for a in (x, y))
     getattr(prime_kernels, name)(flat, other, modulus, out.reshape(-1))
     return out
 
@@ -340,7 +342,8 @@ class PrimeRing:
             np.ascontiguousarray(s_hat), np.uint64(scale), quotient(scale, self.q), q, s
         )
         roots, parts, rounding = tables.inverse_roots, tables.inverse_parts, rounded or None
-        ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, rounding, out)
+        space, factors = np.empty((2, self.n), np.uint64), fixed(a_hat)
+        ring_kernels.products(s, quotients(s, q), factors, roots, parts, q, rounding, space, out)
         return out
 
     def _check(self, x: Elements) -> None:

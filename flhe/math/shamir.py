@@ -94,7 +94,10 @@ class Shamir:
         if len(ranks) > self.threshold:
             self._fit(ranks, points, inverses, shares)
         matrix = np.empty((self.packing, self.threshold), np.uint64)
-        shamir_kernels.lagrange(points[: self.threshold], inverses[: self.threshold], matrix)
+        before = np.zeros(self.threshold, np.uint64)
+        shamir_kernels.lagrange(
+            *_weights(points[: self.threshold]), inverses[: self.threshold], before, matrix
+        )
         coefficients = _product(matrix, shares[: self.threshold])
         return coefficients.T.reshape(-1)[:count].copy()
 
@@ -118,11 +121,13 @@ class Shamir:
         self, ranks: Sequence[int], points: Elements, inverses: Elements, shares: Elements
     ) -> None:
         """Raise ProtocolError unless all shares are values of polynomials of degree < threshold."""
-        from flhe.math import shamir_kernels
+        from flhe.math import prime_kernels, shamir_kernels
 
         values = _product(shares, random_elements(shares.shape[1])[:, np.newaxis])[:, 0]
-        syndromes = np.empty(len(ranks) - self.threshold, np.uint64)
-        shamir_kernels.syndromes(points, values, syndromes)
+        _, weights = _weights(points)
+        terms, syndromes = np.empty_like(weights), np.empty(len(ranks) - self.threshold, np.uint64)
+        prime_kernels.times(values, weights, weights, None, terms)
+        shamir_kernels.syndromes(points, terms, syndromes)
         if not syndromes.any():
             return
         wrong = _misfits(inverses.tolist(), syndromes.tolist())
@@ -139,6 +144,17 @@ def _product(a: Elements, b: Elements) -> Elements:
     out = np.empty((a.shape[0], b.shape[1]), np.uint64)
     shamir_kernels.product(np.ascontiguousarray(a), np.ascontiguousarray(b), out)
     return out
+
+
+def _weights(points: Elements) -> tuple[Elements, Elements]:
+    """Return the coefficients of V, the product of (x - point), and 1 / V' at all points."""
+    from flhe.math import shamir_kernels
+
+    vanishing, out = np.empty(points.size + 1, np.uint64), np.empty(points.size, np.uint64)
+    shamir_kernels.vanishing(points, vanishing)
+    shamir_kernels.derivative(points, vanishing, out)
+    inverses = (pow(value, -1, Q) for value in out.tolist())
+    return vanishing, np.fromiter(inverses, np.uint64, points.size)
 
 
 def _misfits(inverses: list[int], syndromes: list[int]) -> list[int] | None:

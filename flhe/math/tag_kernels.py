@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.field_kernels import mul, njit, plus, wide
+from flhe.math.field_kernels import inner, mul, njit, plus, wide
 
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 
@@ -20,18 +20,18 @@ _HALF = np.uint64(1 << 31)
 _THIRD = np.uint64(1 << (LIMBS[0] + LIMBS[1]))
 
 
-@njit
+@inner
 def _residue(x):
     return np.uint64(x) if x >= 0 else np.uint64(_Q - np.uint64(-x))
 
 
-@njit
+@inner
 def _joined(a, b, c):
     """Join three signed sums: a + 2**22 b + 2**43 c modulo Q."""
     return plus(_residue(a), plus(mul(_residue(b), _SECOND), mul(_residue(c), _THIRD)))
 
 
-@njit
+@inner
 def _block(x, count, table):
     """Return the sum of x[:count], int32, times the powers in `table` (3, BLOCK)."""
     wide()
