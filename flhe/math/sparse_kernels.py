@@ -139,8 +139,8 @@ def _mark(bits, low, halves):
 def _add_and_mark(x, old, low, out, bits, words, halves):
     """Add into `out`; mark magnitudes of at least `low` in a bitmap and return their number.
 
-    `bits` is `out` as integers, `halves` is `words` as uint32. These are separate functions, a block at a time, because the
-    compiler vectorises loops only on plain slices.
+    `bits` is `out` as integers, `halves` is `words` as uint32. These are separate functions, a block
+    at a time, because the compiler vectorises loops only on plain slices.
     """
     for h in range(x.size >> 5, halves.size):
         halves[h] = 0
