@@ -20,10 +20,13 @@ from numba.extending import intrinsic
 
 # Nothing calls kernels from C, and nothing but kernels calls the inner ones: without wrappers for
 # such calls a kernel compiles in four fifths of the time.
-njit = numba.njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True)
-inner = numba.njit(
-    nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, no_cpython_wrapper=True
-)
+_how: Any = {"nogil": True, "cache": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+njit: Any = numba.njit(**_how)
+
+_bare: Any = {**_how, "no_cpython_wrapper": True}
+inner: Any = numba.njit(**_bare)
+"""Decorator of functions that only kernels call."""
 
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 _E = np.uint64((1 << 32) - 1)
