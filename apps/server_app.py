@@ -6,6 +6,7 @@ Every failure is raised: a run that did not train must not look finished.
 from __future__ import annotations
 
 import io
+import sys
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
@@ -24,6 +25,7 @@ from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter, scalar
 from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
+from flhe.training.warm import warm
 from flhe_app.environment import creatable, data_home
 from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD
@@ -59,6 +61,9 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     arrays = ArrayRecord(new_model(task, settings.seed).state_dict())
     model_bytes = sum(len(array.data) for array in arrays.values())
     strategy = make_strategy(settings, task, reporter)
+    if isinstance(strategy, HEStrategy) and "ray" in sys.modules:
+        # The nodes are processes of this machine: what is compiled here is compiled for them, too.
+        warm(strategy.terms, settings.cohort)
     reporter.emit("start", version=VERSION, model_bytes=model_bytes, nodes=settings.nodes)
     wait_for_nodes(grid, settings)
     reporter.emit("joined")

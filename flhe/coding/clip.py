@@ -40,7 +40,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError
-from flhe.math.buffers import empty
+from flhe.math.buffers import empty, fixed
 from flhe.math.prg import PIECE
 
 logger = logging.getLogger("flhe")
@@ -402,7 +402,7 @@ class Fused:
             beyond = 0
             for start, stop, alpha in _within(segments, at, at + part.size):
                 beyond += kernels.quantize(
-                    part[start - at : stop - at],
+                    fixed(part[start - at : stop - at]),
                     np.float32(excess / alpha),
                     AT_ALPHA,
                     weight,
@@ -446,7 +446,9 @@ class Fused:
                 stop = min(start + PIECE, end)
                 # The kernel writes to separate memory: in place it would be slow.
                 target = scratch[: stop - start] if reuse else out[start:stop]
-                if kernels.dequantize(total.values[start:stop], factor * alpha, bound, target):
+                if kernels.dequantize(
+                    fixed(total.values[start:stop]), factor * alpha, bound, target
+                ):
                     quantize.check_sum(bound + 1, len(senders))
                 if reuse:
                     out[start:stop] = target

@@ -136,7 +136,9 @@ class Coefficients:
             )
         held = values if values.dtype in (np.int16, np.int32) else values.astype(np.int64)
         if empty := -values.size % self.per:  # slots of zeros
-            held = np.concatenate([held, np.full(empty, -self.bound, np.int32)])
+            held = np.concatenate(
+                [held, np.full(empty, -self.bound, np.min_scalar_type(-self.bound))]
+            )
         held, noise = np.ascontiguousarray(held), np.ascontiguousarray(noise)
         if len(self.moduli) == 1:
             coefficient_kernels.lift_one(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math import COLUMNS
+from flhe.math.buffers import fixed
 from flhe.math.ring import Elements, PrimeRing
 
 T = TypeVar("T")
@@ -81,10 +82,13 @@ class Packing:
         if out is None:
             out = np.empty(self.nbytes(values.size), np.uint8)
         whole, nbytes = self._split(values.size)
-        kernel = kernels.pack32 if self.word_bits == 32 else kernels.pack64
-        kernel(values[:whole], mask[:whole], self.bits, out[:nbytes].view(self.lane))
+        if whole:
+            kernel = kernels.pack32 if self.word_bits == 32 else kernels.pack64
+            masks, words = self._values(mask[:whole]), self._words(out[:nbytes])
+            kernel(self._values(values[:whole]), masks, self.bits, words)
         if whole < values.size:
-            kernels.pack_rest(values[whole:], mask[whole:], self.bits, out[nbytes:])
+            rest = values[whole:].astype(self.signed, copy=False)
+            kernels.pack_rows(rest[None], mask[whole:], self.bits, out[None, nbytes:])
         return out
 
     def unpack(
@@ -95,11 +99,21 @@ class Packing:
 
         self.check(data, out.size)
         whole, nbytes = self._split(out.size)
-        kernel = kernels.unpack32 if self.word_bits == 32 else kernels.unpack64
-        kernel(data[:nbytes].view(self.lane), mask[:whole], self.bits, out[:whole])
+        data = fixed(data)
+        if whole:
+            kernel = kernels.unpack32 if self.word_bits == 32 else kernels.unpack64
+            masks, values = self._values(mask[:whole]), self._values(out[:whole])
+            kernel(self._words(data[:nbytes]), masks, self.bits, values)
         if whole < out.size:
-            kernels.unpack_rest(data[nbytes:], mask[whole:], self.bits, out[whole:])
+            rest = out[None, whole:]
+            kernels.unpack_rows(data[None, nbytes:], mask[whole:], self.bits, rest)
         return out
+
+    def _values(self, flat: NDArray[Any]) -> NDArray[Any]:
+        return flat.reshape(-1, self.word_bits, COLUMNS)
+
+    def _words(self, data: NDArray[np.uint8]) -> NDArray[Any]:
+        return data.view(self.lane).reshape(-1, self.bits, COLUMNS)
 
     def signed_of(self, lanes: NDArray[Any]) -> NDArray[Any]:
         """Convert lanes modulo 2**bits to signed values, (length,), dtype `signed`; in place."""
@@ -116,20 +130,17 @@ class Packing:
         self.check(total, length)
         self.check(part, length)
         whole, nbytes = self._split(length)
-        kernel = kernels.add32 if self.word_bits == 32 else kernels.add64
-        kernel(
-            total[:nbytes].view(self.lane),
-            part[:nbytes].view(self.lane),
-            self.bits,
-            _tops(self.bits, self.word_bits),
-        )
-        rest = length - whole
-        zero = np.zeros(rest, self.lane)
-        ours = np.empty(rest, self.signed)
-        theirs = np.empty(rest, self.signed)
-        kernels.unpack_rest(total[nbytes:], zero, self.bits, ours)
-        kernels.unpack_rest(part[nbytes:], zero, self.bits, theirs)
-        kernels.pack_rest(ours, theirs.view(self.lane), self.bits, total[nbytes:])
+        if whole:
+            kernel = kernels.add32 if self.word_bits == 32 else kernels.add64
+            tops, words = _tops(self.bits, self.word_bits), self._words(fixed(part[:nbytes]))
+            kernel(self._words(total[:nbytes]), words, self.bits, tops)
+        if whole < length:
+            # The same sum of fields as in the kernel, in one integer of Python's.
+            top = _top_bits(self.bits, length - whole)
+            x, y = (int.from_bytes(data[nbytes:], "little") for data in (total, part))
+            low = (x & ~top) + (y & ~top)
+            rest = (low ^ ((x ^ y) & top)).to_bytes(total.size - nbytes, "little")
+            total[nbytes:] = np.frombuffer(rest, np.uint8)
 
     def check(self, data: NDArray[np.uint8], length: int) -> None:
         """Refuse data that is not exactly as long as `length` values, or has stray bits."""
@@ -141,6 +152,13 @@ class Packing:
         used = length * self.bits % 8
         if used and int(data[-1]) >> used:
             raise ProtocolError("ciphertext with bits after the last value")
+
+
+@functools.lru_cache
+def _top_bits(bits: int, count: int) -> int:
+    """Return ones at the top bits of `count` values in a row."""
+    top = ((1 << (bits * count)) - 1) // ((1 << bits) - 1)
+    return top << (bits - 1)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Plain, Space, State
 from flhe.errors import ConfigError, MisfitError, ProtocolError
-from flhe.math.buffers import empty
+from flhe.math.buffers import empty, fixed
 from flhe.math.permutation import Permutation
 
 
@@ -88,7 +88,7 @@ def _sorted(plain: Plain, coords: NDArray[np.uint32], length: int) -> Plain:
     words = np.zeros(-(-length // 64), np.uint64)
     starts = np.empty(words.size, np.uint32)
     ordered, ranks = empty(coords.size, np.uint32), empty(coords.size, np.uint32)
-    if not sparse_kernels.rank(coords, words, starts, ordered, ranks):
+    if not sparse_kernels.rank(fixed(coords), words, starts, ordered, ranks):
         raise ProtocolError("Permute: a coordinate stands twice")
     # As plain words, so that the loop is compiled for three widths and not for every type.
     values, word = np.ascontiguousarray(plain.values), f"u{plain.values.dtype.itemsize}"

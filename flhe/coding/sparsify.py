@@ -34,7 +34,7 @@ from flhe.coding.base import Codec, Plain, Reals, Space, State
 from flhe.coding.flatten import Layout, raise_not_finite
 from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError, MisfitError, ProtocolError
-from flhe.math.buffers import empty
+from flhe.math.buffers import empty, fixed
 
 WARMUP = (0.8, 0.4, 0.2)
 """Shares kept before the final one, each for `warmup` rounds."""
@@ -185,8 +185,11 @@ class TopK(Codec):
         coords, values = np.empty(total + 1, np.uint32), np.empty(total + 1, np.float32)
         residual = empty(length, np.float32)
         starts = np.array(progress.bounds, np.int64)
-        seen = residual.view(np.int32)
-        if not sparse_kernels.top_k(x, old, starts, keep, coords, values, residual, seen):
+        words = np.empty((int(np.diff(starts).max(initial=0)) + 63) >> 6, np.uint64)
+        sample = np.empty(sparse_kernels.SAMPLE, np.float32)
+        space = words, words.view(np.uint32), sample, sample.view(np.int32)
+        made = coords, values, residual, residual.view(np.int32)
+        if not sparse_kernels.top_k(fixed(x), fixed(old), starts, keep, *space, *made):
             raise_not_finite()
         chosen = plain._replace(values=values[:total], coords=coords[:total])
         return chosen, State(progress, residual)

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
+from flhe.math.buffers import fixed
 from flhe.wire import canonical
 
 HEADER = 5
@@ -128,7 +129,7 @@ def _bitmap(coords: NDArray[np.uint32], length: int) -> NDArray[np.uint64]:
     from flhe.math import sparse_kernels
 
     words = np.zeros(-(-length // 64), np.uint64)
-    sparse_kernels.mark(coords, words)
+    sparse_kernels.mark(fixed(coords), words)
     return words
 
 
@@ -159,7 +160,7 @@ def _encode(coords: NDArray[np.uint32], length: int) -> bytes | None:
     from flhe.math import coordinate_kernels
 
     gaps = np.empty(coords.size, np.uint32)
-    if not coordinate_kernels.gaps_of(coords, length, gaps):
+    if not coordinate_kernels.gaps_of(fixed(coords), length, gaps):
         return None
     bits, p = _best(gaps, length)
     if _bytes(length) <= _bytes(bits):

@@ -28,6 +28,16 @@ def empty(length: int, dtype: Any) -> NDArray[Any]:
     return np.empty(length, dtype)
 
 
+def fixed(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only view, for arguments of kernels that may be read-only.
+
+    numba compiles a kernel once for arrays that are, and once more for arrays that are not.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 _M_MMAP_THRESHOLD = -3
 """Parameter of glibc's mallopt: from this size on, a block is a mapping of its own."""
 

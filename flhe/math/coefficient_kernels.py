@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.field_kernels import njit, wide
+from flhe.math.field_kernels import clear, copy, inner, njit, wide
 from flhe.math.prime_kernels import add_scaled, high, mul
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 
 
-@njit
+@inner
 def _added(a, b, q):
     """Return the sum modulo any q < 2**64, canonical in and out."""
     return np.uint64(np.uint64(a - np.uint64(q - b)) if a >= np.uint64(q - b) else a + b)
 
 
-@njit
+@inner
 def _residue(x, q):
     """Return the residue of a signed number between -q and q."""
     return np.uint64(np.uint64(x) + q) if x < 0 else np.uint64(x)
@@ -70,7 +70,7 @@ TILE = 512
 _ONES = np.uint64((1 << 64) - 1)
 
 
-@njit
+@inner
 def _gather(values, per, k, bound, shift, held):
     """Add slot k of as many coefficients as `held` has, shifted."""
     wide()
@@ -80,7 +80,7 @@ def _gather(values, per, k, bound, shift, held):
         held[j] = np.uint64(held[j] + np.uint64(slot << up))
 
 
-@njit
+@inner
 def _residues(noise, q, out):
     wide()
     for j in range(out.size):
@@ -96,7 +96,7 @@ def lift(values, per, bound, width, noise, powers, moduli, rows):
         held = space[: min(TILE, noise.size - at)]
         end = at + held.size
         for w in range(words):
-            held[:] = _ZERO
+            clear(held)
             for k in range(w * group, min((w + 1) * group, per)):
                 _gather(values[at * per :], per, k, bound, width * (k - w * group), held)
             for limb in range(moduli.size):
@@ -108,14 +108,14 @@ def lift(values, per, bound, width, noise, powers, moduli, rows):
             add_scaled(held, power[0], power[1], q, rows[limb, at:end])
 
 
-@njit
+@inner
 def _shifted(row, offset, q, digit):
     wide()
     for j in range(digit.size):
         digit[j] = _added(row[j], offset, q)
 
 
-@njit
+@inner
 def _digit(digit, lower, inverse, quotient, q):
     """Subtract a lower digit, below q, from a digit, and divide by the lower digit's modulus."""
     wide()
@@ -124,7 +124,7 @@ def _digit(digit, lower, inverse, quotient, q):
         digit[j] = mul(x, inverse, quotient, q)
 
 
-@njit
+@inner
 def _horner(word, q, carry):
     """Return one word of number * q + carry; `carry` receives the higher bits."""
     wide()
@@ -136,7 +136,7 @@ def _horner(word, q, carry):
         word[j] = y
 
 
-@njit
+@inner
 def _bits(words, at, out):
     """Return bits at to at + 63 of numbers, `words` (words, count), lowest first."""
     wide()
@@ -147,7 +147,7 @@ def _bits(words, at, out):
         out[j] = np.uint64(low[j] >> shift) | np.uint64(np.uint64(upper[j] << rest) << _ONE)
 
 
-@njit
+@inner
 def _beyond(words, at, top):
     """Fill `top` with ones where a number has bits from at + 64 on."""
     wide()
@@ -158,7 +158,7 @@ def _beyond(words, at, top):
             top[j] = _ONES if np.uint64(word[j] >> down) > _ZERO else top[j]
 
 
-@njit
+@inner
 def _largest(field):
     wide()
     above = _ZERO
@@ -167,7 +167,7 @@ def _largest(field):
     return above
 
 
-@njit
+@inner
 def _scatter(field, mask, away, per, k, out):
     wide()
     above = _ZERO
@@ -178,7 +178,7 @@ def _scatter(field, mask, away, per, k, out):
     return above
 
 
-@njit
+@inner
 def _numbers(rows, order, offsets, moduli, garner, at, digits, words, carry):
     """Turn residues of coefficients from `at` on into numbers, `words` (words, count)."""
     limbs, size = moduli.size, carry.size
@@ -187,10 +187,11 @@ def _numbers(rows, order, offsets, moduli, garner, at, digits, words, carry):
         _shifted(rows[order[i], at : at + size], offsets[i], moduli[i], digit)
         for k in range(i):
             _digit(digit, digits[k, :size], garner[i, k, 0], garner[i, k, 1], moduli[i])
-    words[:] = _ZERO
-    words[0, :size] = digits[limbs - 1, :size]
+    for w in range(words.shape[0]):
+        clear(words[w])
+    copy(digits[limbs - 1], words[0, :size])
     for i in range(limbs - 2, -1, -1):
-        carry[:] = digits[i, :size]
+        copy(digits[i], carry)
         for w in range(limbs - i):
             _horner(words[w, :size], moduli[i], carry)
 

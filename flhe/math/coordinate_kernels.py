@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.field_kernels import njit
+from flhe.math.field_kernels import inner, njit
 from flhe.math.sparse_kernels import lowest
 
 _BLOCK = 1024
@@ -76,7 +76,7 @@ def shuffle(picks, table):
         table[last], table[pick] = table[pick], table[last]
 
 
-@njit
+@inner
 def _rounds(left, right, rows, columns, tables, first):
     for r in range(tables.shape[0]):
         table = tables[r]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from flhe.math.field_kernels import njit
+from flhe.math.field_kernels import inner, njit
 
 _ULP = 2.0**-64
 _ONE = math.exp(-1.0)
@@ -14,7 +14,7 @@ _OUT, _UNDECIDED = -1, -2
 _SIGN = np.uint64(63)
 
 
-@njit
+@inner
 def _happens(words, at, probability, slack):
     """Return 1 or 0 if word `at`, a uniform number's head, decides; else _OUT or _UNDECIDED."""
     if at >= words.size:

@@ -26,22 +26,25 @@ from typing import Any
 import numpy as np
 
 from flhe.math import COLUMNS
-from flhe.math.field_kernels import left, njit, right
+from flhe.math.field_kernels import clear, inner, left, njit, right
 
 
 def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
-    """Build kernels for one word size. `word(...)` around each step prevents widening."""
+    """Build kernels for one word size. `word(...)` around each step prevents widening.
+
+    Values and masks are (blocks, wide, COLUMNS), packed words (blocks, bits, COLUMNS).
+    """
     columns = COLUMNS
 
     @njit
     def pack(values, mask, bits, out):
         field = right(word(~word(0)), word(wide - bits))
-        carry = np.zeros(columns, out.dtype)
-        for block in range(values.size // (wide * columns)):
-            at = block * wide * columns
-            v = values[at : at + wide * columns].reshape(wide, columns)
-            m = mask[at : at + wide * columns].reshape(wide, columns)
-            o = out[block * bits * columns : (block + 1) * bits * columns].reshape(bits, columns)
+        carry = np.empty(columns, word)
+        clear(carry)
+        for block in range(values.shape[0]):
+            v = values[block]
+            m = mask[block]
+            o = out[block]
             for r in range(wide):
                 k = (r * bits) // wide
                 shift = (r * bits) % wide
@@ -65,11 +68,10 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
     def unpack(data, mask, bits, out):
         field = right(word(~word(0)), word(wide - bits))
         sign = left(word(1), word(bits - 1))
-        for block in range(out.size // (wide * columns)):
-            at = block * wide * columns
-            m = mask[at : at + wide * columns].reshape(wide, columns)
-            o = out[at : at + wide * columns].reshape(wide, columns)
-            d = data[block * bits * columns : (block + 1) * bits * columns].reshape(bits, columns)
+        for block in range(out.shape[0]):
+            m = mask[block]
+            o = out[block]
+            d = data[block]
             for r in range(wide):
                 k = (r * bits) // wide
                 shift = (r * bits) % wide
@@ -91,11 +93,10 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
 
     @njit
     def add(total, part, bits, tops):
-        carry = np.zeros(columns, total.dtype)
-        for block in range(total.size // (bits * columns)):
-            at = block * bits * columns
-            a = total[at : at + bits * columns].reshape(bits, columns)
-            b = part[at : at + bits * columns].reshape(bits, columns)
+        carry = np.empty(columns, word)
+        for block in range(total.shape[0]):
+            a = total[block]
+            b = part[block]
             for c in range(columns):
                 carry[c] = word(0)
             for k in range(bits):
@@ -121,13 +122,13 @@ pack64, unpack64, add64 = _packing(np.uint64, np.int64, 64)
 _WORD = np.uint64(64)
 
 
-@njit
+@inner
 def _store(word, out, at):
     for k in range(8):  # one store: the compiler joins them
         out[at + np.uint64(k)] = np.uint8(word >> np.uint64(8 * k))
 
 
-@njit
+@inner
 def append(x, bits, out, at, held, filled):
     """Append a number of `bits` bits to a bit string; return the state that the next one takes.
 
@@ -144,7 +145,7 @@ def append(x, bits, out, at, held, filled):
     return np.uint64(at + np.uint64(8)), held, filled
 
 
-@njit
+@inner
 def finish(out, at, held):
     """Write the last bits of a bit string."""
     for k in range(at, out.size):
@@ -152,7 +153,7 @@ def finish(out, at, held):
         held = np.uint64(held >> np.uint64(8))
 
 
-@njit
+@inner
 def bits_from(data, at):
     """Return 64 bits of a bit string from bit `at` on; 9 bytes from its byte on must exist."""
     first, shift = np.uint64(at >> np.uint64(3)), np.uint64(at & np.uint64(7))
@@ -163,61 +164,54 @@ def bits_from(data, at):
     return np.uint64(low >> shift) | np.uint64(top << np.uint64(np.uint64(8) - shift))
 
 
-@njit
+@inner
 def last_bits(data, at):
     """Return what `bits_from` does, with zeros beyond the end of the bit string."""
-    rest = np.zeros(9, np.uint8)
+    rest = np.empty(9, np.uint8)
+    clear(rest)
     for k in range(min(9, data.size - np.int64(at >> np.uint64(3)))):
         rest[k] = data[np.uint64(at >> np.uint64(3)) + np.uint64(k)]
     return bits_from(rest, np.uint64(at & np.uint64(7)))
 
 
-@njit
-def inner(data, bits, count):
+@inner
+def readable(data, bits, count):
     """Return how many of `count` values of a bit string `bits_from` may read."""
     return min(max((8 * data.size - 72) // bits, 0), count)
 
 
-@njit
-def pack_rest(values, mask, bits, out):
-    """Write the bit string of (values + mask) mod 2**bits into bytes `out`."""
-    field = np.uint64(~np.uint64(0)) >> np.uint64(64 - bits)
-    at, held, filled = np.uint64(0), np.uint64(0), np.uint64(0)
-    for i in range(values.size):
-        x = np.uint64(np.uint64(np.uint64(values[i]) + np.uint64(mask[i])) & field)
-        at, held, filled = append(x, bits, out, at, held, filled)
-    finish(out, at, held)
-
-
-@njit
+@inner
 def _signed(x, bits):
     return np.int64(np.int64(x << np.uint64(64 - bits)) >> np.int64(64 - bits))
 
 
 @njit
-def unpack_rest(data, mask, bits, out):
-    """Invert `pack_rest` for negated masks; values come out signed."""
-    at, most = np.uint64(0), inner(data, bits, out.size)
-    for i in range(most):
-        out[i] = _signed(np.uint64(bits_from(data, at) + np.uint64(mask[i])), bits)
-        at += np.uint64(bits)
-    for i in range(most, out.size):
-        out[i] = _signed(np.uint64(last_bits(data, at) + np.uint64(mask[i])), bits)
-        at += np.uint64(bits)
-
-
-@njit
 def pack_rows(values, mask, bits, out):
-    """Run `pack_rest` on every row, all with one mask."""
-    for row in range(out.shape[0]):
-        pack_rest(values[row], mask, bits, out[row])
+    """Write rows of (values + mask) mod 2**bits as bit strings into bytes `out`.
+
+    `values` are signed, (rows, per), `mask` unsigned, (per,).
+    """
+    field = np.uint64(~np.uint64(0)) >> np.uint64(64 - bits)
+    for row in range(values.shape[0]):
+        at, held, filled = np.uint64(0), np.uint64(0), np.uint64(0)
+        for i in range(values.shape[1]):
+            x = np.uint64(np.uint64(np.uint64(values[row, i]) + np.uint64(mask[i])) & field)
+            at, held, filled = append(x, bits, out[row], at, held, filled)
+        finish(out[row], at, held)
 
 
 @njit
 def unpack_rows(data, mask, bits, out):
-    """Run `unpack_rest` on every row, all with one mask."""
+    """Invert `pack_rows` for negated masks; values come out signed."""
+    per = out.shape[1]
     for row in range(out.shape[0]):
-        unpack_rest(data[row], mask, bits, out[row])
+        at, most = np.uint64(0), readable(data[row], bits, per)
+        for i in range(most):
+            out[row, i] = _signed(np.uint64(bits_from(data[row], at) + np.uint64(mask[i])), bits)
+            at += np.uint64(bits)
+        for i in range(most, per):
+            out[row, i] = _signed(np.uint64(last_bits(data[row], at) + np.uint64(mask[i])), bits)
+            at += np.uint64(bits)
 
 
 @njit

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
-from flhe.math.buffers import empty
+from flhe.math.buffers import empty, fixed
 from flhe.math.prg import BLOCK, Stream
 from flhe.wire.secret import Secret
 
@@ -91,7 +91,13 @@ class Permutation:
         rows, columns = _halves(self.length)
         out = empty(coords.size, np.uint32)
         coordinate_kernels.feistel(
-            coords, np.uint32(self.length), np.uint32(rows), np.uint32(columns), table, inverse, out
+            fixed(coords),
+            np.uint32(self.length),
+            np.uint32(rows),
+            np.uint32(columns),
+            table,
+            inverse,
+            out,
         )
         return out
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 import numpy as np
 
 from flhe.math import field_kernels
-from flhe.math.field_kernels import njit, wide
+from flhe.math.field_kernels import inner, njit, wide
 
 _HALF = np.uint64(32)
 _LOW = np.uint64((1 << 32) - 1)
 
 
-@njit
+@inner
 def high(a, b):
     """Return the high 64 bits of the product of any two 64-bit numbers."""
     a0 = np.uint64(a & _LOW)
@@ -38,14 +38,14 @@ def high(a, b):
     return np.uint64(top + np.uint64(two >> _HALF))
 
 
-@njit
+@inner
 def lesser(x, q):
     """Return the residue of x < 2 q, canonical."""
     y = np.uint64(x - q)
     return x if np.int64(y) < 0 else y
 
 
-@njit
+@inner
 def plus(a, b, q):
     """Return the sum modulo q, canonical in and out."""
     if q is None:
@@ -53,7 +53,7 @@ def plus(a, b, q):
     return lesser(np.uint64(a + b), q)
 
 
-@njit
+@inner
 def minus(a, b, q):
     """Return the difference a - b modulo q, canonical in and out."""
     if q is None:
@@ -62,7 +62,7 @@ def minus(a, b, q):
     return np.uint64(x + q) if np.int64(x) < 0 else x
 
 
-@njit
+@inner
 def mul(x, w, quotient, q):
     """Return x w modulo q, canonical; any 64-bit x, canonical w, quotient: floor(w 2**64 / q)."""
     if q is None:
@@ -71,7 +71,7 @@ def mul(x, w, quotient, q):
     return lesser(np.uint64(product - np.uint64(high(x, quotient) * q)), q)
 
 
-@njit
+@inner
 def apart(a, b, q):
     """Return a - b modulo q, not canonical, for a product that takes any 64-bit number."""
     return minus(a, b, q) if q is None else np.uint64(np.uint64(a - b) + q)

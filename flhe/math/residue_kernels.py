@@ -85,7 +85,7 @@ def add_rest(total, part, count, bits, q):
     """Do what `add` does to a bit string of `count` residues; bytes."""
     mask = np.uint64(np.uint64(_ONE << np.uint64(bits)) - _ONE)
     done, held, filled = np.uint64(0), np.uint64(0), np.uint64(0)
-    at, most = np.uint64(0), kernels.inner(total, bits, count)
+    at, most = np.uint64(0), kernels.readable(total, bits, count)
     for _ in range(most):
         x = np.uint64(kernels.bits_from(total, at) & mask)
         y = np.uint64(kernels.bits_from(part, at) & mask)
@@ -105,7 +105,7 @@ def add_rest(total, part, count, bits, q):
 def rest_below(data, count, bits, q):
     """Do what `below` does for a bit string of `count` residues; bytes."""
     mask = np.uint64(np.uint64(_ONE << np.uint64(bits)) - _ONE)
-    wrapped, at, most = np.int64(-1), np.uint64(0), kernels.inner(data, bits, count)
+    wrapped, at, most = np.int64(-1), np.uint64(0), kernels.readable(data, bits, count)
     for _ in range(most):
         x = np.uint64(kernels.bits_from(data, at) & mask)
         wrapped &= np.int64(np.uint64(x - q))

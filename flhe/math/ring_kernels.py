@@ -10,15 +10,13 @@ products `goldilocks_kernels` makes.
 
 from __future__ import annotations
 
-import numpy as np
-
 from flhe.math import prime_kernels as prime
-from flhe.math.field_kernels import njit, wide
+from flhe.math.field_kernels import copy, inner, njit, wide
 
 TILE = 128
 
 
-@njit
+@inner
 def _split(x, y, roots, parts, q):
     """Run one stage forward: residues modulo factors, (n,), into those modulo the halves of each."""
     wide()
@@ -35,7 +33,7 @@ def _split(x, y, roots, parts, q):
             both[2 * j + 1] = prime.minus(a, b, q)
 
 
-@njit
+@inner
 def _join(x, y, roots, parts, q):
     """Run one stage back, except for a factor of 2."""
     wide()
@@ -53,15 +51,16 @@ def _join(x, y, roots, parts, q):
 
 
 @njit
-def forward(rows, roots, parts, q, out):
-    """Write transforms of `rows` (count, n), n >= 2, into `out`; roots and quotients by stage."""
+def forward(rows, roots, parts, q, space, out):
+    """Write transforms of `rows` (count, n), n >= 2, into `out`; roots and quotients by stage.
+
+    `space` is uint64 (2, n), and overwritten.
+    """
     n = rows.shape[1]
     half = n // 2
-    one = np.empty(n, np.uint64)
-    two = np.empty(n, np.uint64)
     for r in range(rows.shape[0]):
-        x, y = one, two
-        x[:] = rows[r]
+        x, y = space[0], space[1]
+        copy(rows[r], x)
         factors, at = 1, 0
         while factors < n:
             size = min(max(factors, TILE), half)
@@ -69,10 +68,10 @@ def forward(rows, roots, parts, q, out):
             x, y = y, x
             at += size
             factors *= 2
-        out[r] = x
+        copy(x, out[r])
 
 
-@njit
+@inner
 def _back(x, y, roots, parts, q):
     """Run all stages back, except for a factor of n, from x via y; return the result's array."""
     half = x.size // 2
@@ -87,11 +86,12 @@ def _back(x, y, roots, parts, q):
 
 
 @njit
-def products(s, s_quotients, a, roots, parts, q, out):
-    """Write inverse transforms of a * s: s (n,) with 1 / n in it, a and out (count, n)."""
-    n = a.shape[1]
-    one = np.empty(n, np.uint64)
-    two = np.empty(n, np.uint64)
+def products(s, s_quotients, a, roots, parts, q, space, out):
+    """Write inverse transforms of a * s: s (n,) with 1 / n in it, a and out (count, n).
+
+    `space` is as in `forward`.
+    """
+    one, two = space[0], space[1]
     for r in range(a.shape[0]):
         prime.times(a[r], s, s_quotients, q, one)
-        out[r] = _back(one, two, roots, parts, q)
+        copy(_back(one, two, roots, parts, q), out[r])

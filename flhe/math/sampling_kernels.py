@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba.cpython.unsafe.numbers import leading_zeros
 
-from flhe.math.field_kernels import njit, wide
+from flhe.math.field_kernels import clear, inner, njit, wide
 
 _zeros: Any = leading_zeros
 
@@ -23,7 +23,7 @@ _TILE = 1024
 _ONE = np.uint64(1)
 
 
-@njit
+@inner
 def _count(words, table, held):
     """Count for each word, in `held`, how many of eight entries its magnitude bits exceed."""
     wide()
@@ -36,7 +36,7 @@ def _count(words, table, held):
         held[j] += np.int64(low + high)
 
 
-@njit
+@inner
 def _signed(words, held, out):
     """Apply to magnitudes the sign in the last bit of each word."""
     wide()
@@ -52,7 +52,7 @@ def sample(words, table, out):
     for at in range(0, words.size, _TILE):
         end = min(at + _TILE, words.size)
         size = end - at
-        held[:size] = 0
+        clear(held[:size])
         for k in range(0, table.size, 8):
             _count(words[at:end], table[k : k + 8], held[:size])
         _signed(words[at:end], held[:size], out[at:end])

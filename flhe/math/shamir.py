@@ -99,9 +99,9 @@ class Shamir:
         known = powers[np.outer(np.arange(self.packing), at) % self.points]
         left = ring.subtract(np.ascontiguousarray(values.T), _product(secrets, known))
         # What is left of the values is x**packing times the polynomial that is sought.
-        matrix = np.empty((self.privacy, self.privacy), np.uint64)
+        matrix, before = np.empty((self.privacy, self.privacy), np.uint64), np.zeros_like(inverses)
         scales = powers[-(at * self.packing) % self.points]
-        shamir_kernels.completion(powers[at], inverses, scales, matrix)
+        shamir_kernels.completion(*_weights(powers[at]), inverses, before, scales, matrix)
         return _product(left, np.ascontiguousarray(matrix.T))
 
     def combine(self, ranks: Sequence[int], shares: Elements, count: int) -> Elements:
@@ -125,7 +125,10 @@ class Shamir:
         if len(ranks) > self.threshold:
             self._fit(ranks, points, inverses, shares)
         matrix = np.empty((self.packing, self.threshold), np.uint64)
-        shamir_kernels.lagrange(points[: self.threshold], inverses[: self.threshold], matrix)
+        before = np.zeros(self.threshold, np.uint64)
+        shamir_kernels.lagrange(
+            *_weights(points[: self.threshold]), inverses[: self.threshold], before, matrix
+        )
         coefficients = _product(matrix, shares[: self.threshold])
         return coefficients.T.reshape(-1)[:count].copy()
 
@@ -149,11 +152,13 @@ class Shamir:
         self, ranks: Sequence[int], points: Elements, inverses: Elements, shares: Elements
     ) -> None:
         """Raise ProtocolError unless all shares are values of polynomials of degree < threshold."""
-        from flhe.math import shamir_kernels
+        from flhe.math import prime_kernels, shamir_kernels
 
         values = _product(shares, random_elements(shares.shape[1])[:, np.newaxis])[:, 0]
-        syndromes = np.empty(len(ranks) - self.threshold, np.uint64)
-        shamir_kernels.syndromes(points, values, syndromes)
+        _, weights = _weights(points)
+        terms, syndromes = np.empty_like(weights), np.empty(len(ranks) - self.threshold, np.uint64)
+        prime_kernels.times(values, weights, weights, None, terms)
+        shamir_kernels.syndromes(points, terms, syndromes)
         if not syndromes.any():
             return
         wrong = _misfits(inverses.tolist(), syndromes.tolist())
@@ -170,6 +175,17 @@ def _product(a: Elements, b: Elements) -> Elements:
     out = np.empty((a.shape[0], b.shape[1]), np.uint64)
     shamir_kernels.product(np.ascontiguousarray(a), np.ascontiguousarray(b), out)
     return out
+
+
+def _weights(points: Elements) -> tuple[Elements, Elements]:
+    """Return the coefficients of V, the product of (x - point), and 1 / V' at all points."""
+    from flhe.math import shamir_kernels
+
+    vanishing, out = np.empty(points.size + 1, np.uint64), np.empty(points.size, np.uint64)
+    shamir_kernels.vanishing(points, vanishing)
+    shamir_kernels.derivative(points, vanishing, out)
+    inverses = (pow(value, -1, Q) for value in out.tolist())
+    return vanishing, np.fromiter(inverses, np.uint64, points.size)
 
 
 def _misfits(inverses: list[int], syndromes: list[int]) -> list[int] | None:

@@ -14,24 +14,28 @@ from typing import Any
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from flhe.math.field_kernels import njit
+from flhe.math.field_kernels import inner, njit
 
 lowest: Any = trailing_zeros
 """Number of the lowest set bit."""
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
+# numba compiles functions once more for arguments that are literal numbers in its callers.
+_NONE = np.int32(0)
+_START = np.int64(0)
+_WIDTH = np.int64(31)
 _BLOCK = 1024
 """Values that are processed at a time: they stay in a core's first cache."""
 
-_SAMPLE = 4096
+SAMPLE = 4096
 """Sample size for guessing a threshold; layers up to twice this are searched directly."""
 
 _SPREAD = 3.5
 """Standard deviations between the guess and the sample's own threshold."""
 
 
-@njit
+@inner
 def _popcount(x):
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -48,7 +52,7 @@ def size_of(words):
     return total
 
 
-@njit
+@inner
 def _kth(keys, size, rank, width):
     """Return the key of `rank` (1: largest) among keys[:size] of `width` bits; overwrites them."""
     radix = 11 if size > _BLOCK else 6
@@ -76,7 +80,7 @@ def _kth(keys, size, rank, width):
     return found
 
 
-@njit
+@inner
 def _ranked(bits, rank, otherwise):
     """Return the magnitude of `rank` among all of `bits`; `otherwise` if there is none."""
     if not 1 <= rank <= bits.size:
@@ -84,42 +88,43 @@ def _ranked(bits, rank, otherwise):
     keys = np.empty(bits.size, np.int32)
     for i in range(bits.size):
         keys[i] = bits[i] & _MAGNITUDE
-    return _kth(keys, bits.size, rank, 31)
+    return _kth(keys, np.int64(bits.size), rank, _WIDTH)
 
 
-@njit
-def _guess(x, old, keep):
-    """Return two magnitudes: very likely, `keep` or more values exceed one, and fewer the other."""
-    if x.size <= 2 * _SAMPLE:
+@inner
+def _guess(x, old, keep, sample, seen):
+    """Return two magnitudes: very likely, `keep` or more values exceed one, and fewer the other.
+
+    `sample` has room for SAMPLE values; `seen` is the same as integers.
+    """
+    if x.size <= 2 * SAMPLE:
         return np.int32(0), _MAGNITUDE
-    sample = np.empty(_SAMPLE, np.float32)
-    seen = sample.view(np.int32)
-    step = x.size / _SAMPLE
-    for i in range(_SAMPLE):
+    step = x.size / SAMPLE
+    for i in range(SAMPLE):
         at = np.uint64(i * step)
         sample[i] = x[at] + old[at] if old.size else x[at]
     share = keep / x.size
-    spread = _SPREAD * np.sqrt(share * (1 - share) * _SAMPLE) + 1
-    below, above = int(share * _SAMPLE + spread) + 1, int(share * _SAMPLE - spread)
-    low, high = _ranked(seen, below, 0), _ranked(seen, above, _MAGNITUDE)
+    spread = _SPREAD * np.sqrt(share * (1 - share) * SAMPLE) + 1
+    below, above = int(share * SAMPLE + spread) + 1, int(share * SAMPLE - spread)
+    low, high = _ranked(seen, below, _NONE), _ranked(seen, above, _MAGNITUDE)
     # One more than the guess: if many values share it, zero above all, they are among the searched
     # ones.
     return np.int32(low), np.int32(min(high + 1, np.int64(_MAGNITUDE)))
 
 
-@njit
+@inner
 def _add(x, old, out):
     for i in range(x.size):
         out[i] = x[i] + old[i]
 
 
-@njit
+@inner
 def _copy(x, out):
     for i in range(x.size):
         out[i] = x[i]
 
 
-@njit
+@inner
 def _mark(bits, low, halves):
     for h in range(bits.size >> 5):
         chunk = bits[h << 5 : (h << 5) + 32]
@@ -130,14 +135,13 @@ def _mark(bits, low, halves):
         halves[h] = half
 
 
-@njit
-def _add_and_mark(x, old, low, out, bits, words):
+@inner
+def _add_and_mark(x, old, low, out, bits, words, halves):
     """Add into `out`; mark magnitudes of at least `low` in a bitmap and return their number.
 
-    `bits` is `out` as integers. These are separate functions, a block at a time, because the
-    compiler vectorises loops only on plain slices.
+    `bits` is `out` as integers, `halves` is `words` as uint32. These are separate functions, a block
+    at a time, because the compiler vectorises loops only on plain slices.
     """
-    halves = words.view(np.uint32)
     for h in range(x.size >> 5, halves.size):
         halves[h] = 0
     for start in range(0, x.size, _BLOCK):
@@ -153,7 +157,7 @@ def _add_and_mark(x, old, low, out, bits, words):
     return size_of(words)
 
 
-@njit
+@inner
 def _threshold(bits, words, low, high, keep, candidates):
     """Return the `keep`-th largest magnitude; -1 if `high` is too low, -2 for NaN or infinity.
 
@@ -161,7 +165,7 @@ def _threshold(bits, words, low, high, keep, candidates):
     between the two guesses are searched.
     """
     unsure = np.empty(candidates.size, np.int32)
-    found = few = 0
+    found = few = _START
     peak = np.int32(0)
     for w in range(words.size):
         word = words[w]
@@ -180,13 +184,13 @@ def _threshold(bits, words, low, high, keep, candidates):
     rank = keep - (found - few)
     if rank < 1:
         return np.int64(-1)
-    width = 0
+    width = _START
     while ((high - low) >> width) > 0:
         width += 1
     return np.int64(low) + _kth(unsure, few, rank, width)
 
 
-@njit
+@inner
 def _take(candidates, threshold, keep, start, coords, values, out, bits):
     """Move the `keep` largest candidates out of `out`; targets have one place more than they fill.
 
@@ -210,29 +214,32 @@ def _take(candidates, threshold, keep, start, coords, values, out, bits):
 
 
 @njit
-def top_k(x, old, starts, keep, coords, values, out, bits):
+def top_k(x, old, starts, keep, words, halves, sample, seen, coords, values, out, bits):
     """Find the keep[l] largest magnitudes of x + old in every layer l; false for NaN or infinity.
 
     `starts` holds the starts of layers, and the end; `old` may be empty, for zeros. Writes
     coordinates ascending, their values, and into `out` the sum without them; `bits` is `out` as
-    integers. Of equal magnitudes the lowest coordinates are taken.
+    integers. Of equal magnitudes the lowest coordinates are taken. `words`, a bitmap of the largest
+    layer, and `sample`, of SAMPLE values, are overwritten; `halves` and `seen` are the same as
+    uint32 and int32.
     """
     written = 0
     for layer in range(keep.size):
         start, stop, k = starts[layer], starts[layer + 1], keep[layer]
         if k == 0:
             continue
-        part, seen, total = x[start:stop], bits[start:stop], out[start:stop]
+        part, ints, total = x[start:stop], bits[start:stop], out[start:stop]
         rest = old[start:stop] if old.size else old
-        words = np.empty((stop - start + 63) >> 6, np.uint64)
-        low, high = _guess(part, rest, k)
+        size = (stop - start + 63) >> 6
+        marks, pairs = words[:size], halves[: 2 * size]
+        low, high = _guess(part, rest, k, sample, seen)
         candidates = np.empty(0, np.uint32)
         threshold = np.int64(-1)
         while threshold == -1:  # once, except after a bad guess
-            count = _add_and_mark(part, rest, low, total, seen, words)
+            count = _add_and_mark(part, rest, low, total, ints, marks, pairs)
             if count >= k:
                 candidates = np.empty(count, np.uint32)
-                threshold = _threshold(seen, words, low, high, k, candidates)
+                threshold = _threshold(ints, marks, low, high, k, candidates)
             else:
                 low = np.int32(0)
             high = _MAGNITUDE
@@ -240,7 +247,7 @@ def top_k(x, old, starts, keep, coords, values, out, bits):
             return False
         end = written + k + 1
         _take(
-            candidates, threshold, k, start, coords[written:end], values[written:end], total, seen
+            candidates, threshold, k, start, coords[written:end], values[written:end], total, ints
         )
         written += k
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.field_kernels import minus, mul, njit, plus, reduced, wide
+from flhe.math.field_kernels import inner, minus, mul, njit, plus, reduced, wide
 
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 
@@ -20,7 +20,7 @@ _MIDDLE = np.uint64(1 << 62)
 _THREE_MIDDLES = np.uint64((1 << 62) * (1 + (1 << 22) + (1 << 43)) % int(_Q))
 
 
-@njit
+@inner
 def _joined(a, b, c):
     """Join three sums within 2**62: a + 2**22 b + 2**43 c modulo Q, by one reduction of 128 bits."""
     a = np.uint64(np.uint64(a) + _MIDDLE)
@@ -33,7 +33,7 @@ def _joined(a, b, c):
     return minus(reduced(np.uint64(high + carries), low), _THREE_MIDDLES)
 
 
-@njit
+@inner
 def _block(x, count, table):
     """Return the sums of x[:count], up to 32 bits, times the powers of both elements in `table`.
 
@@ -52,7 +52,7 @@ def _block(x, count, table):
     return _joined(a, b, c), _joined(d, e, f)
 
 
-@njit
+@inner
 def _split(part, x, table):
     """Return the sums of a part of 64 bits: of 31 bits, the next 31, and the rest, (3, BLOCK)."""
     for i in range(part.size):

@@ -29,6 +29,7 @@ from flhe.schemes.base import Sealer
 from flhe.training.draft import Draft
 from flhe.training.kind import EVALUATION, LAST, evaluation_part
 from flhe.training.sensitivity import map_of, map_of_change
+from flhe.training.warm import warm
 
 say_once = functools.cache(logging.getLogger("flhe").warning)
 """Log a warning here, once for each process."""
@@ -63,6 +64,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             target=sealer.prepare, args=(of.slot, of.length, mode), name="flhe-masks", daemon=True
         )
         ahead.start()  # while the app trains
+        warm(session.terms, session.epoch.size)
         try:
             answer = app.train(follower.contract, turn.model, round_)
         finally:

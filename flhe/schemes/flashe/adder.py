@@ -168,7 +168,8 @@ class FlasheSealer(Sealer):
         """
         packing = self.adder.packing
         data = empty(packing.nbytes(length), np.uint8)
-        zeros = np.zeros(min(length, CHUNK), packing.signed)
+        # As narrow as the values will be: the kernel is compiled once for each type.
+        zeros = np.zeros(min(length, CHUNK), np.int16 if self.adder.bits <= 16 else np.int32)
         for at, end, lanes in self._masks(slot, mode, 0, length):
             packing.pack(zeros[: end - at], lanes, packing.cut(data, at, end))
         self._keep(slot, length, data, mode)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from flhe.coding.pack import Packing, spread
 from flhe.coding.support import Support, covered, members, union_of
 from flhe.errors import ProtocolError
-from flhe.math.buffers import empty
+from flhe.math.buffers import empty, fixed
 from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import packed, unpacked
@@ -52,7 +52,7 @@ def masks_for(
         first = int(np.searchsorted(coords, np.uint32(start)))
         for at, end, sums in masks(key, packing.lane, terms, start, stop):
             last = first + int(np.searchsorted(coords[first:], np.uint32(end)))
-            kernels.gather(sums, coords[first:last], np.uint64(at), out[first:last])
+            kernels.gather(sums, fixed(coords[first:last]), np.uint64(at), out[first:last])
             first = last
             if end > length:  # the extras, which follow the last coordinate
                 begin = max(at, length)
@@ -90,7 +90,7 @@ def add(
         if lanes.size != length + extras:
             raise ProtocolError("add: the part has another length than the sum")
     values, coords = _lanes(packing, part), covered(part.supports)
-    kernels.scatter_add(coords, values[: coords.size], lanes)
+    kernels.scatter_add(fixed(coords), values[: coords.size], lanes)
     np.add(lanes[length:], values[coords.size :], out=lanes[length:])
     supports = dict(zip(part.senders, part.supports, strict=True))
     if total is not None:
@@ -108,7 +108,7 @@ def close(packing: Packing, total: SparseTotal) -> Sealed:
     coords = covered(total.supports)
     length = total.supports[0].length
     values = empty(coords.size + total.length - length, packing.lane)
-    kernels.gather(lanes, coords, np.uint64(0), values[: coords.size])
+    kernels.gather(lanes, fixed(coords), np.uint64(0), values[: coords.size])
     values[coords.size :] = lanes[length:]
     data = packed(packing, values.view(packing.signed))
     return Sealed(
@@ -149,7 +149,7 @@ def open_sum(
 
     spread(work, length, packing.block, threads)
     sums = empty(total.length, packing.lane)
-    kernels.gather(lanes, coords, np.uint64(0), sums[: coords.size])
+    kernels.gather(lanes, fixed(coords), np.uint64(0), sums[: coords.size])
     first = length // packing.block * packing.block  # a stream can be entered only at a block
     terms, behind = telescoped(total.senders, mode), sums[coords.size :]
     for at, end, stream in masks(key, packing.lane, terms, first, length + extras):
