@@ -64,7 +64,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             target=sealer.prepare, args=(of.slot, of.length, mode), name="flhe-masks", daemon=True
         )
         ahead.start()  # while the app trains
-        warm(session.terms, session.epoch.size)
+        warm(session.terms, session.epoch.size, if_new=True)
         try:
             answer = app.train(follower.contract, turn.model, round_)
         finally:

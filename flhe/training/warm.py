@@ -19,6 +19,7 @@ import numpy as np
 from flhe.coding.base import Plain
 from flhe.coding.flatten import Entry, Layout
 from flhe.math import ring
+from flhe.math.buffers import fixed
 from flhe.math.shamir import Shamir
 from flhe.schemes.base import Scheme, Secrets
 from flhe.schemes.sealed import Slot
@@ -36,23 +37,33 @@ _warmed: set[tuple[Scheme, int]] = set()
 log = logging.getLogger("flhe")
 
 
-def warm(terms: Terms, cohort: int) -> None:
+def warm(terms: Terms, cohort: int, *, if_new: bool = False) -> None:
     """Start `rehearse` on a thread of its own, once in a process; nothing for terms it is not for.
 
-    No daemon: a process that ends while numba compiles would end by a signal.
+    With `if_new`, only if this installation has not run a round yet. No daemon: a process that ends
+    while numba compiles would end by a signal.
     """
     able = terms.scheme.agreement in ALONE and not terms.codec.sparse
     if not able or terms.select.partial or (terms.scheme, terms.bits) in _warmed:
         return
     _warmed.add((terms.scheme, terms.bits))
-    threading.Thread(target=_rehearse, args=(terms, cohort), name="flhe-warm").start()
+    threading.Thread(target=_rehearse, args=(terms, cohort, if_new), name="flhe-warm").start()
 
 
-def _rehearse(terms: Terms, cohort: int) -> None:
+def _rehearse(terms: Terms, cohort: int, if_new: bool) -> None:
     try:
-        rehearse(terms, cohort)
+        if not (if_new and _has_run()):
+            rehearse(terms, cohort)
     except Exception as error:  # the round itself will tell, if it fails too
         log.debug("warming up failed: %s", type(error).__name__)
+
+
+def _has_run() -> bool:
+    """Return whether the last loop of a round was on disk."""
+    from flhe.math import kernels
+
+    kernels.dequantize(fixed(np.zeros(1, np.int32)), 1.0, 1, np.zeros(1, np.float32))
+    return bool(kernels.dequantize.stats.cache_hits)
 
 
 def rehearse(terms: Terms, cohort: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -33,13 +35,18 @@ def started() -> list[threading.Thread]:
 def test_a_round_on_zeros(name: str, bits: int) -> None:
     scheme = SCHEMES.named(name)()
     assert scheme.agreement in warm.ALONE
-    chosen = {"bits": bits} if bits else {}
-    warm.rehearse(Terms(scheme, update_codec(**{"bits": scheme.default_bits, **chosen})), 5)
+    codec = update_codec(bits=bits or scheme.default_bits)
+    warm.rehearse(Terms(scheme, codec), 5)
 
 
 def test_a_process_warms_up_once_and_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, done = threading.Event(), []
-    monkeypatch.setattr(warm, "rehearse", lambda *_: (gate.wait(30), done.append(1)))
+    gate = threading.Event()
+    done: list[bool] = []
+
+    def waits(*_: object) -> None:
+        done.append(gate.wait(30))
+
+    monkeypatch.setattr(warm, "rehearse", waits)
     terms = terms_of(SCHEMES.named("flashe")())
     for _ in range(3):
         warm.warm(terms, 5)
@@ -47,7 +54,7 @@ def test_a_process_warms_up_once_and_waits_for_it(monkeypatch: pytest.MonkeyPatc
     assert not thread.daemon
     gate.set()
     thread.join()
-    assert done == [1]
+    assert done == [True]
 
 
 @pytest.mark.parametrize(
@@ -67,3 +74,23 @@ def test_a_failure_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     warm.warm(terms_of(SCHEMES.named("sash")()), 5)
     for thread in started():
         thread.join()
+
+
+def test_an_installation_that_has_run_a_round_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr(warm, "rehearse", lambda *_: runs.append(1))
+    for has_run in (True, False):
+        monkeypatch.setattr(warm, "_warmed", set())
+        monkeypatch.setattr(warm, "_has_run", lambda has_run=has_run: has_run)
+        warm.warm(terms_of(SCHEMES.named("flashe")()), 5, if_new=True)
+        for thread in started():
+            thread.join()
+    assert runs == [1]
+
+
+def test_the_last_loop_of_a_round_is_found_on_disk() -> None:
+    warm.rehearse(terms_of(SCHEMES.named("flashe")()), 5)
+    code = "from flhe.training.warm import _has_run; assert _has_run()"
+    subprocess.run([sys.executable, "-c", code], check=True)
