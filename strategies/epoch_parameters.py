@@ -120,10 +120,12 @@ class EpochParameters:
         return Holding(self.sums, self.epoch.publics, ledger.base, ledger.history, digest)
 
     def shares_in(self, node: int, answer: ConfigRecord) -> list[bytes]:
-        """Return the shares of a seed; ProtocolError unless each is there that travels."""
+        """Return the shares of a seed; ProtocolError unless there is one for each other member."""
         circle, shares = self.circle, records.bytes_list(answer, "shares")
-        rank, size = self.epoch.rank(node), self.circle.box_bytes
-        sent = [size * circle.boxed(rank, other) for other in range(len(circle.members))]
+        rank = self.epoch.rank(node)
+        sent = [circle.sent_bytes(rank, other) for other in range(len(circle.members))]
         if [len(share) for share in shares] != sent:
-            raise ProtocolError("expected its seed's shares for the other members with its update")
+            raise ProtocolError(
+                "expected one share of its seed for each other member with its update"
+            )
         return shares

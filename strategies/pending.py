@@ -1,8 +1,8 @@
 """Pending: a survivor set that members may have signed, until it is opened or never can be.
 
 A node that has signed a set signs no other one from the same model. So a set has three ends. If t
-members answer UNMASK, its sum is the round's. If t members promise never to answer, the next round
-begins from the same model. If the run stops, a resumed one begins with the set.
+members answer UNMASK, its sum is the round's. If enough members promise never to answer, the next
+round begins from the same model. If the run stops, a resumed one begins with the set.
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ class Settling:
         void = Void.of(fed.parameters.circle, total.slot)
         fed.ledger.hold(PendingSet(void), total)  # before any member may sign it
         agreement = self._agreement(total)
+        failed = False
         try:
             agreement.sign()
         except QuorumError as error:
+            failed = True
             log(WARNING, "%s", error)
-        else:
+        # Too few of t or more are some that accuse others: their set is not opened.
+        if not failed or len(agreement.signatures) < void.circle.thresholds.threshold:
             self._note(signatures=agreement.signatures)
         if (kept := self.settle()) is None:
             raise QuorumError(
@@ -71,13 +74,13 @@ class Settling:
             if self._give_up():
                 return None
         pending = self._pending
-        said = pending.answers.keys() | pending.void.promises.keys()
+        circle, said = pending.void.circle, pending.answers.keys() | pending.void.promises.keys()
         silent = [n for n, rank in self._ranks(fed.members).items() if rank not in said]
         raise QuorumError(
             f"round {pending.void.slot.round}: {len(pending.answers)} survivors released their part of "
-            f"the sum and {len(pending.void.promises)} members gave it up, either takes "
-            f"{pending.void.circle.thresholds.threshold}; nodes {silent} are silent: start them, then "
-            f"resume the run ({reasons(self._trouble)})"
+            f"the sum, which takes {circle.thresholds.threshold}, and {len(pending.void.promises)} "
+            f"members gave it up, which takes {circle.given_up}; nodes {silent} are silent: start "
+            f"them, then resume the run ({reasons(self._trouble)})"
         )
 
     @property

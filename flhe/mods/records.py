@@ -31,7 +31,7 @@ from flhe.wire.outgoing import Held, Outgoing
 
 logger = logging.getLogger("flhe")
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Version of the protocol, in every stage and every reply."""
 
 SEALED = "flhe.sealed/1"

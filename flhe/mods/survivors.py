@@ -8,8 +8,8 @@ If members hold shares of a key, CONSIST brings the sum, and UNMASK asks for a p
 
 The first two rely on the node's record of its own upload, never on the server's account. A node
 signs one set of the updates that start from one history, on disk before the signature leaves. It
-then encrypts nothing more from there, in any round and epoch. It is free again once t members have
-promised that the set is never opened. For the same set it repeats its answer.
+then encrypts nothing more from there, in any round and epoch. It is free again once so many members
+have promised that the set is never opened (`voids`). For the same set it repeats its answer.
 """
 
 from __future__ import annotations

@@ -137,12 +137,7 @@ class SashMembers(Members):
         """What the others send to rank 0, and what all of them answer in the end."""
         senders, name = self.setting.survivors, self._slot.digest()
         share = pack_elements(np.zeros(self.circle.share_bytes // 8, np.uint64))
-        self._boxes = [
-            seal_share(self._epoch.pair_keys[rank], name, rank, 0, share)
-            if self.circle.boxed(rank, 0)
-            else b""
-            for rank in senders
-        ]
+        self._boxes = [b"" if rank == 0 else self._box(rank, name, share) for rank in senders]
         said = self.circle.statement(senders)
         self._signatures = [self._signed(CONSIST, rank, said, b"").signature for rank in senders]
         rows = self.circle.sharing.share(self._seeds)
@@ -150,9 +145,13 @@ class SashMembers(Members):
             self._answer(rank, pack_elements(rows[rank]), self.circle.about(senders))
             for rank in senders
         ]
-        self.client_bytes = (
-            sum(map(len, self._boxes)) + self.circle.boxes * self.circle.box_bytes
-        ) + 66 * len(senders)
+        self.client_bytes = (sum(map(len, self._boxes)) + self.circle.dealt_bytes) + 66 * len(
+            senders
+        )
+
+    def _box(self, rank: int, name: bytes, share: bytes) -> bytes:
+        held = b"" if self.circle.derived(rank, 0) else share
+        return seal_share(self._epoch.pair_keys[rank], name, rank, 0, held)
 
     def _answer(self, rank: int, payload: bytes, about: bytes) -> bytes:
         signature = self._signed(UNMASK, rank, payload, about).signature

@@ -164,16 +164,19 @@ def test_a_void_set_frees_those_who_signed_it(group: Masked) -> None:
     refused(group.upload(ME, round_=3, **told), 1012)  # the other set is not void
 
 
-@pytest.mark.parametrize(("size", "collusion"), [(4, 1), (10, 0), (10, 3), (50, 16)])
-def test_how_many_give_a_set_up(size: int, collusion: int) -> None:
+@pytest.mark.parametrize(
+    ("sites", "size", "collusion"),
+    [(4, 4, 1), (10, 10, 0), (10, 10, 3), (10, 8, 3), (10, 7, 3), (8, 6, 1), (50, 50, 16)],
+)
+def test_how_many_give_a_set_up(sites: int, size: int, collusion: int) -> None:
     """t that have not signed it, or so many that the rest and c more learn nothing from answers."""
     slot = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
     made = [Identity(bytes([i + 1]) * 32) for i in range(size)]
     by_rank = sorted(made, key=lambda each: each.public)
-    circle = SharingParameters(1, tuple(each.public for each in by_rank), size, collusion)
+    circle = SharingParameters(1, tuple(each.public for each in by_rank), sites, collusion)
     void, t, all_told = Void(slot, circle), circle.thresholds.threshold, circle.given_up
-    assert all_told == max(size - 1, t) == size - 1
-    assert size - all_told + collusion == circle.sharing.privacy
+    assert size - all_told + collusion == circle.sharing.privacy < t
+    assert all_told < size  # one may be silent, also where the epoch is smaller than the roster
 
     def told(signers: int, free: int) -> Void:
         promises = {
@@ -183,8 +186,7 @@ def test_how_many_give_a_set_up(size: int, collusion: int) -> None:
 
     told(0, t).check()
     told(all_told, 0).check()
-    told(all_told - t + 1, t - 1).check()
-    for short in (told(0, t - 1), told(all_told - 1, 0), told(all_told - t, t - 1)):
+    for short in (told(0, t - 1), told(all_told - 1, 0)):
         if len(short.promises) < all_told:
             with pytest.raises(QuorumError, match=f"^{len(short.promises)} members have given up"):
                 short.check()

@@ -72,24 +72,32 @@ class Members:
         self.number = 5
         self.digest = hashlib.sha256(cbor(["flhe/v1/slot", *self.slot])).digest()
         self.threshold = (size + collusion) // 2 + 1
-        self.privacy = min(collusion + 1, self.threshold - 1)
+        self.privacy = collusion + max((self.threshold - collusion) // 4, 1)
         self._shares = [
             shared(size, self.threshold, self.seed(rank), self._derived(rank))
             for rank in range(size)
         ]
 
     def _derived(self, rank: int) -> dict[int, list[int]]:
-        """The shares that do not travel, of the ranks after a member's."""
+        """The shares that do not travel, of the ranks after a member's: by the nonce of a box."""
         width = -(-self.elements // (self.threshold - self.privacy))
-        following = [(rank + i) % self.size for i in range(1, self.privacy + 1)]
-        return {
-            other: elements(
-                hkdf(self.pair_key(rank, other), "kshare-derived", self.digest, rank, other),
-                0,
-                width,
+        told = {}
+        for other in self._following(rank):
+            of = self.digest, rank, other, self._nonce(rank, other)
+            told[other] = elements(
+                hkdf(self.pair_key(rank, other), "kshare-derived", *of), 0, width
             )
-            for other in following
-        }
+        return told
+
+    def _following(self, rank: int) -> list[int]:
+        return sorted((rank + i) % self.size for i in range(1, self.privacy + 1))
+
+    def _nonce(self, rank: int, receiver: int) -> bytes:
+        """Nonces are drawn for derived shares first, then for the others, by rank."""
+        derived = self._following(rank)
+        others = [r for r in range(self.size) if r != rank and r not in derived]
+        place = 12 * [*derived, *others].index(receiver)
+        return self.random(rank)[place : place + 12]
 
     def pair_key(self, a: int, b: int) -> bytes:
         return b"" if a == b else sha(self.name, "pair", min(a, b), max(a, b))
@@ -101,18 +109,18 @@ class Members:
 
     def random(self, rank: int) -> bytes:
         """Nonces of boxes."""
-        return tape(12 * (self.size - 1 - self.privacy), self.name, "deal", rank)
+        return tape(12 * (self.size - 1), self.name, "deal", rank)
 
     def share(self, rank: int, receiver: int) -> bytes:
         return little(self._shares[rank][receiver])
 
     def box(self, rank: int, receiver: int) -> bytes:
-        if (receiver - rank) % self.size <= self.privacy:
+        if rank == receiver:
             return b""
-        place = 12 * sum((other - rank) % self.size > self.privacy for other in range(receiver))
-        nonce = self.random(rank)[place : place + 12]
+        nonce, held = self._nonce(rank, receiver), self.share(rank, receiver)
+        held = b"" if receiver in self._following(rank) else held
         key = hkdf(self.pair_key(rank, receiver), "kshare", self.digest, rank, receiver)
-        return nonce + box(key, nonce, self.share(rank, receiver), self.digest)
+        return nonce + box(key, nonce, held, self.digest)
 
     def header(self, stage: str, sender: int, about: bytes = b"") -> dict[str, Any]:
         return {

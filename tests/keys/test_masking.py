@@ -79,10 +79,12 @@ def test_a_polynomial_shares_several_elements(size: int) -> None:
     t = (size + collusion) // 2 + 1
     agreeing = sorted(chosen)[-min(t + 2, len(chosen)) :]
     told = play(size, collusion, chosen, agreeing, elements=50)
-    sharing, packing = told.circle.sharing, t - collusion - 1
-    assert (sharing.threshold, sharing.privacy, sharing.packing) == (t, collusion + 1, packing)
+    sharing = told.circle.sharing
+    assert sharing.privacy == collusion + max((t - collusion) // 4, 1)
+    packing = {10: 3, 50: 14, 100: 26}[size]
+    assert (sharing.threshold, sharing.packing) == (t, t - sharing.privacy)
     assert told.circle.share_bytes == 8 * -(-50 // packing)
-    assert {len(box) for box in told.inbox(1)} == {0, told.circle.share_bytes + 28}
+    assert {len(box) for box in told.inbox(1)} == {28, told.circle.share_bytes + 28}
     answers = {rank: told.release(rank) for rank in told.agreed}
     drawn = plain_random.Random(size)
     for count in (t, t, t, len(answers)):
@@ -151,7 +153,7 @@ def test_a_box_that_opens_to_no_share(share: bytes) -> None:
 
 
 def test_whose_boxes_do_not_open() -> None:
-    """Eight names are enough; nothing is taken from the server where no share travels."""
+    """Eight names are enough; the own share is never taken from the server."""
     told, many = six(), play(12, 0, agreeing=())
     crossed = {1: told.dealt[3].boxes[0], 3: told.dealt[1].boxes[0]}
     with pytest.raises(AuthenticationError, match="of ranks 1, 3 do not open") as caught:
@@ -162,35 +164,51 @@ def test_whose_boxes_do_not_open() -> None:
     for count in (0, 4, 6):
         with pytest.raises(ProtocolError, match=f"^{count} shares for 5 survivors"):
             told.agree(0, told.survivors, (told.inbox(0) * 2)[:count])
-    own = told.agree(0, told.survivors, told.inbox(0, {0: b"whatever", 4: b"else", 5: b""}))
+    own = told.agree(0, told.survivors, told.inbox(0, {0: b"whatever"}))
     assert own == (told.agreed[0], told.signatures[0])
 
 
 def test_shares_that_do_not_travel() -> None:
-    """The next two of six ranks derive theirs, for one slot, sender and receiver only."""
+    """The next two of six ranks derive theirs, anew for each dealing, sender and receiver."""
     told = six()
-    assert [len(box) for box in told.dealt[5].boxes] == [0, 0, 52, 52, 52, 0]
-    assert told.circle.boxes == 3
-    keys, name = told.epochs[4].pair_keys, told.slot.digest()
+    assert [len(box) for box in told.dealt[5].boxes] == [28, 28, 52, 52, 52, 0]
+    assert told.circle.dealt_bytes == 2 * 28 + 3 * 52
+    keys, name, box = told.epochs[4].pair_keys, told.slot.digest(), told.dealt[4].boxes[5]
     made = [
-        derived_share(keys[5], name, 4, 5, 3),
-        derived_share(keys[5], name, 5, 4, 3),
-        derived_share(keys[5], slot_for(told.epochs[0], 4).digest(), 4, 5, 3),
-        derived_share(keys[0], name, 4, 0, 3),
+        derived_share(keys[5], name, 4, 5, box, 3),
+        derived_share(keys[5], name, 5, 4, box, 3),
+        derived_share(keys[5], name, 4, 5, told.dealt[4].boxes[0], 3),
+        derived_share(keys[5], slot_for(told.epochs[0], 4).digest(), 4, 5, box, 3),
+        derived_share(keys[0], name, 4, 0, box, 3),
     ]
-    assert len({int(element) for share in made for element in share}) == 12
-    others = [u for u in told.survivors if u != 4]
-    alone = told.agreed[5].share  # the sum of the survivors' shares for rank 5
-    rest = [
-        open_share(told.epochs[5].pair_keys[u], name, u, 5, told.dealt[u].boxes[5])
-        for u in others
-        if told.circle.boxed(u, 5)
-    ]
-    assert len(rest) == 2  # of ranks 0 and 1; 3 and 4 are derived, 5 is its own
-    parts = [np.frombuffer(part, "<u8") for part in (*rest, told.dealt[5].own)]
-    parts += [made[0], derived_share(told.epochs[5].pair_keys[3], name, 3, 5, 3)]
+    assert len({int(element) for share in made for element in share}) == 15
+    parts = [np.frombuffer(told.dealt[5].own, "<u8"), made[0]]
+    for u in (0, 1, 3):  # rank 3's is derived, too
+        here = told.epochs[5].pair_keys[u], name, u, 5, told.dealt[u].boxes[5]
+        sealed = np.frombuffer(open_share(*here), "<u8")
+        parts.append(derived_share(*here, 3) if u == 3 else sealed)
+        assert sealed.size == (0 if u == 3 else 3)
     total = [sum(int(x) for x in column) % Q for column in zip(*parts, strict=True)]
-    assert total == [int(x) for x in np.frombuffer(alone, "<u8")]
+    assert total == [int(x) for x in np.frombuffer(told.agreed[5].share, "<u8")]
+
+
+def test_two_dealings_in_one_slot_have_nothing_in_common() -> None:
+    """Also where a state directory was rolled back: shares that did not travel are others then."""
+    told = six()
+    again = masking.deal(told.epochs[4], told.slot, told.seeds[4])
+    first, second = told.dealt[4].boxes[5], again.boxes[5]
+    assert first[:12] != second[:12]
+    keys, name = told.epochs[4].pair_keys, told.slot.digest()
+    shares = [derived_share(keys[5], name, 4, 5, box, 3) for box in (first, second)]
+    assert not (shares[0] == shares[1]).any()
+
+
+def test_a_full_box_where_a_share_is_derived_is_none() -> None:
+    told = six()
+    key, name = told.epochs[4].pair_keys[0], told.slot.digest()
+    full = seal_share(key, name, 4, 0, bytes(24))
+    with pytest.raises(AuthenticationError, match="of ranks 4 do not open"):
+        told.agree(0, told.survivors, told.inbox(0, {4: full}))
 
 
 def test_seeds_that_are_none() -> None:

@@ -115,4 +115,6 @@ def test_derived_shares_hide_as_drawn_coefficients_do(size: int, collusion: int)
     for ranks in itertools.combinations(range(size), sharing.privacy):
         rows = [share_rows(sharing)[rank] for rank in ranks]
         elements = [[int(i == j) for j in range(t)] for i in range(sharing.packing)]
-        assert rank_of([*rows, *elements]) == t  # no combination of these shares is of elements alone
+        assert (
+            rank_of([*rows, *elements]) == t
+        )  # no combination of these shares is of elements alone

@@ -390,9 +390,9 @@ def test_so_many_that_collude_could_open_alone() -> None:
     seven = agreement.sites(7)
     agreed = agreement.agreed(seven, RUN, 0, agreement.roster_of(seven, 4))[0]
     adder: Any = ThresholdCkks().adder(7)
-    with pytest.raises(ProtocolError, match="4 members open a sum together, and this roster"):
+    with pytest.raises(ProtocolError, match="4 members open a sum together, and in this roster"):
         shared_key.commit(seven[0], agreed, adder)
-    higher: Any = ThresholdCkks(threshold=5).adder(7)
+    higher: Any = ThresholdCkks(threshold=6).adder(7)
     assert shared_key.commit(seven[0], agreed, higher)
 
 

@@ -236,7 +236,7 @@ def test_who_leaves_keeps_no_shares(dealt: Masked) -> None:
 def test_logs_hold_one_line_a_stage_and_no_shares(dealt: Masked) -> None:
     """Also where a message was refused with everything at hand."""
     good, home = dealt.inbox(ME, ALL), dealt.sites[ME].home
-    assert answer(dealt.consist(ME, ALL, shares=[b"", good[2], good[0]]))["bad"] == [2]
+    assert answer(dealt.consist(ME, ALL, shares=[good[2], b"", good[0]]))["bad"] == [0, 2]
     signatures = dealt.signatures(ALL, ALL)
     refused(dealt.consist(ME, PAIR), 1012)
     answer_in(dealt.unmask(ME, signatures))
@@ -246,7 +246,7 @@ def test_logs_hold_one_line_a_stage_and_no_shares(dealt: Masked) -> None:
     for secret in (*secrets(dealt), *good):
         for part in (secret[:16], repr(secret[:8])[2:-1].encode(), secret[:8].hex().encode()):
             assert not part or part not in text
-    assert b"the shares of the members of ranks 2 do not open" in text
+    assert b"the shares of the members of ranks 0, 2 do not open" in text
     names = ("stage", "answer", "round", "attempt", "code", "epoch")
     lines = [line for line in map(json.loads, audit.splitlines()) if line["stage"] != "round"]
     told = [tuple(line.get(name) for name in names) for line in lines]

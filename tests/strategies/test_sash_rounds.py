@@ -76,7 +76,7 @@ def test_nothing_of_an_update_or_a_seed_is_on_the_wire(tmp_path: Path) -> None:
     run(grid, 2)
     replies = [told(r) for _, s, r in grid.replies if s == "round" and r.has_content()]
     boxes = [box for reply in replies for box in records.bytes_list(reply, "shares") if box]
-    assert len(set(boxes)) == len(boxes) == 2 * 4 * 1  # c = 1: two of three others derive theirs
+    assert len(set(boxes)) == len(boxes) == 2 * 4 * 3
     own = [
         masking.Dealt.from_bytes((grid.run_dir(i) / "shares").read_bytes()).own for i in range(4)
     ]

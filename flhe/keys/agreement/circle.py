@@ -60,29 +60,33 @@ class SharingParameters(Record):
 
     @property
     def sharing(self) -> Shamir:
-        """Scheme for sharing seeds: c + 1 shares of one reveal nothing, if t is larger than that."""
-        threshold = self.thresholds.threshold
-        return Shamir(len(self.members), threshold, min(self.colluders + 1, threshold - 1))
+        """Scheme for sharing seeds: p shares of one reveal nothing, a quarter of t - c more than c."""
+        threshold, bound = self.thresholds.threshold, self.colluders
+        return Shamir(len(self.members), threshold, bound + max((threshold - bound) // 4, 1))
 
     @property
     def given_up(self) -> int:
         """Number of promises that give a set up for good, by signers or others.
 
-        The others and the colluders then have as many answers as reveal nothing.
+        The others and the colluders then have as many answers as reveal nothing. Sites that are not
+        members have no share.
         """
-        return self.sites + self.colluders - self.sharing.privacy
+        return len(self.members) + self.colluders - self.sharing.privacy
 
-    def boxed(self, sender: int, receiver: int) -> bool:
-        """Return whether a share travels, sealed: it is neither the sender's own nor derived.
+    def derived(self, sender: int, receiver: int) -> bool:
+        """Return whether a share does not travel: the p ranks after the sender's derive theirs."""
+        return 0 < (receiver - sender) % len(self.members) <= self.sharing.privacy
 
-        The next ranks after the sender's, as many as reveal nothing, derive theirs.
-        """
-        return (receiver - sender) % len(self.members) > self.sharing.privacy
+    def sent_bytes(self, sender: int, receiver: int) -> int:
+        """Return the bytes that travel from a sender for a receiver: none for itself."""
+        if sender == receiver:
+            return 0
+        return OVERHEAD if self.derived(sender, receiver) else self.box_bytes
 
     @property
-    def boxes(self) -> int:
-        """Number of sealed shares that a member sends."""
-        return len(self.members) - 1 - self.sharing.privacy
+    def dealt_bytes(self) -> int:
+        """Bytes of all shares that a member sends."""
+        return sum(self.sent_bytes(0, rank) for rank in range(len(self.members)))
 
     @property
     def share_bytes(self) -> int:

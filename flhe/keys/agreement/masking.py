@@ -4,7 +4,7 @@ Every client u has masked a vector with a seed k_u of field elements. The member
 the seeds of one agreed set U, through an untrusted relay:
 
     KSHARE   u -> each j   Shamir share of k_u for j, sealed for j; rides with the upload
-                           (the next c + 1 ranks after u derive theirs: nothing travels)
+                           (p ranks after u derive theirs: an empty box travels)
     CONSIST  server -> u   a set U, and the shares for u from each of U; u signs U, once a model
     UNMASK   server -> u   t signatures on U; u returns the sum of its shares over U
     t answers give sum over U of k_u, because Shamir shares add.
@@ -13,8 +13,8 @@ Two sets of survivors would need t signatures each, and honest members sign one:
 round are ever opened (`thresholds.py`). A member that drops out before CONSIST costs nothing, one
 that drops out later costs an answer.
 
-A polynomial shares t - c - 1 field elements (packed Shamir). So a set with t signatures must count
-as opened, even without the last answer: docs/protocol.md explains.
+A polynomial shares t - p field elements (packed Shamir); p shares reveal nothing. So a set with t
+signatures must count as opened, even without the last answer: docs/protocol.md explains.
 
 If the key of a scheme is shared instead (`shared_key.py`), KSHARE is dropped. CONSIST shows the sum
 itself, whose digest is signed with the set, and UNMASK returns a partial decryption of it.
@@ -61,10 +61,10 @@ MAX_STATE = 1 << 30
 class Dealt(Record):
     """State after KSHARE: the sent shares, for repeated requests, and the own secret share.
 
-    `boxes` are sealed shares by the receiver's rank; empty where no share travels.
+    `boxes` are sealed shares by the receiver's rank, of no bytes at the own one.
     """
 
-    FORM = Form("stored shares", MAX_STATE, "dealt", 1, row=True)
+    FORM = Form("stored shares", MAX_STATE, "dealt", 2, row=True)
 
     slot: Slot
     boxes: tuple[bytes, ...] = field(repr=False)
@@ -96,13 +96,15 @@ def deal(epoch: Epoch, slot: Slot, seed: Elements, random: Random = secrets.toke
     circle = SharingParameters.of(epoch, seed.size)
     sharing, name, mine = circle.sharing, slot.digest(), epoch.rank
     width, keys = sharing.width(seed.size), epoch.pair_keys
-    following = [(mine + i) % len(keys) for i in range(1, sharing.privacy + 1)]
-    given = {rank: derived_share(keys[rank], name, mine, rank, width) for rank in following}
+    boxes, given = [b""] * len(keys), {}
+    for rank, key in enumerate(keys):
+        if circle.derived(mine, rank):
+            boxes[rank] = seal_share(key, name, mine, rank, b"", random)
+            given[rank] = derived_share(key, name, mine, rank, boxes[rank], width)
     packed = [pack_elements(share) for share in sharing.share(seed, given=given)]
-    boxes = [
-        seal_share(key, name, mine, rank, packed[rank], random) if circle.boxed(mine, rank) else b""
-        for rank, key in enumerate(keys)
-    ]
+    for rank, key in enumerate(keys):
+        if rank != mine and rank not in given:
+            boxes[rank] = seal_share(key, name, mine, rank, packed[rank], random)
     return Dealt(slot, tuple(boxes), packed[mine])
 
 
@@ -117,7 +119,7 @@ def agree(
     """Run CONSIST: check the server's proposed set and sign it; return the state, and 64 bytes.
 
     `survivors` are U, ascending ranks. `boxes` holds the sealed share of each for this member,
-    ignored where none travels. `elements` is the number of field elements of a seed. The caller ensures
+    ignored at the own rank. `elements` is the number of field elements of a seed. The caller ensures
     that no other set of this round is ever signed: on disk, before the signature is sent.
 
     Raises ProtocolError, QuorumError: a set that must not be signed (see
@@ -133,13 +135,14 @@ def agree(
     bad = []
     for rank, box in zip(survivors, boxes, strict=True):
         try:
-            key, share = epoch.pair_keys[rank], dealt.own
-            if circle.boxed(rank, epoch.rank):
-                share = open_share(key, name, rank, epoch.rank, box)
-            elif rank != epoch.rank:
-                total = add(total, derived_share(key, name, rank, epoch.rank, total.size))
-                continue
-            total = add(total, unpack_elements(share, total.size))
+            share, here = dealt.own, (epoch.pair_keys[rank], name, rank, epoch.rank, box)
+            if rank != epoch.rank:
+                share = open_share(*here)
+            if circle.derived(rank, epoch.rank):
+                unpack_elements(share, 0)
+                total = add(total, derived_share(*here, total.size))
+            else:
+                total = add(total, unpack_elements(share, total.size))
         except ProtocolError:
             bad.append(rank)
     if bad:

@@ -12,9 +12,10 @@ replace the header:
     key  = HKDF(k_ij, "kshare" | slot | sender | receiver)
     box  = nonce | ChaCha20-Poly1305(key, nonce, elements, AAD = slot)
 
-Some shares do not travel: both members expand theirs from a key that they derive.
+Some shares do not travel: both members expand one from a key that they derive. The nonce of an empty
+box makes it another one in each dealing, and the box proves that there was one.
 
-    key  = HKDF(k_ij, "kshare-derived" | slot | sender | receiver)
+    key  = HKDF(k_ij, "kshare-derived" | slot | sender | receiver | nonce of the box)
 
 Source: RFC 7748 (X25519; Sec. 6.1 asks to refuse an all-zero secret), RFC 8439.
 """
@@ -114,10 +115,11 @@ def open_share(key: bytes, name: bytes, sender: int, receiver: int, box: bytes) 
     return unboxed(hkdf(key, "kshare", name, sender, receiver), box, name, says)
 
 
-def derived_share(key: bytes, name: bytes, sender: int, receiver: int, width: int) -> Elements:
-    """Return a share of a seed that sender and receiver derive, uint64 (width,)."""
-    # One key for one slot and pair of ranks: a sender shares one seed in a slot.
-    elements = FieldElements(hkdf(key, "kshare-derived", name, sender, receiver))
+def derived_share(
+    key: bytes, name: bytes, sender: int, receiver: int, box: bytes, width: int
+) -> Elements:
+    """Return a share of a seed that sender and receiver derive beside a box, uint64 (width,)."""
+    elements = FieldElements(hkdf(key, "kshare-derived", name, sender, receiver, box[:_NONCE]))
     share: Elements = elements.blocks(0, 1, width)[0]
     return share
 

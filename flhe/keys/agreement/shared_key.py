@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement import broadcast
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.keys.agreement.states import MAX_STATE, Epoch
@@ -55,11 +56,13 @@ def commit(
     Raises ProtocolError: the roster allows for so many colluders that they could open sums alone;
     the key is known in this agreement.
     """
-    need = adder.scheme.threshold_of(agreed.size)
-    if need <= agreed.roster.collusion:
+    need, given_up = adder.scheme.threshold_of(agreed.size), SharingParameters.of(agreed).given_up
+    # So many may still answer for a set that is given up.
+    most = agreed.size + agreed.roster.collusion - given_up
+    if need <= most:
         raise ProtocolError(
-            f"{need} members open a sum together, and this roster allows for "
-            f"{agreed.roster.collusion} that collude: raise the scheme's threshold"
+            f"{need} members open a sum together, and in this roster {most} could that collude or "
+            "have not given it up: raise the scheme's threshold"
         )
     if not agreed.scheme_secret:
         common = broadcast.layout(COMMIT, agreed.id)  # every member contributed to the epoch's id

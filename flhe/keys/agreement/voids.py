@@ -2,11 +2,11 @@
 
     VOID   server -> u   a slot; u signs that it will neither sign nor answer for any set of it
 
-A member answers only to t signatures, and p answers reveal nothing, p = c + 1 or t - 1. So either
-of two kinds of proof is enough:
+A member answers only to t signatures, and p answers reveal nothing (`SharingParameters.sharing`). So
+either of two kinds of proof is enough, of the M members of the slot's epoch:
 
 - t members promise that had not signed: there are never t signatures, and no member answers.
-- N + c - p promise, whether they had signed or not: only p can still answer, the others and the
+- M + c - p promise, whether they had signed or not: only p can still answer, the others and the
   colluders.
 
 Then a member that has signed a set of that slot may sign another one with the same start.
