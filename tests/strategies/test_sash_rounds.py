@@ -20,11 +20,14 @@ from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.thresholds import Thresholds
+from flhe.keys.identity import Identity
+from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import records, survivors
 from flhe.node.journal import JOURNAL, Book
 from flhe.node.store import Store
 from flhe.strategies import HEStrategy, SashFedAvg
-from tests.strategies.puppets import MASKED, Log, Patch, Puppets, pin, play, told
+from tests.rosters import write_pinned
+from tests.strategies.puppets import MASKED, Log, Patch, Puppets, pin, play, put_identity, told
 from tests.strategies.reference import Reference, assert_like
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -266,3 +269,18 @@ def test_a_deployed_node_lets_the_server_read_only_if_it_says_so(tmp_path: Path)
         with pytest.raises(QuorumError, match="its policy refuses"):
             run(grid, 1)
         assert grid.stages("round") == []
+
+
+def test_a_set_is_given_up_in_an_epoch_smaller_than_the_roster(tmp_path: Path) -> None:
+    """Eight sites are listed and six take part (c = 1, t = 5); two are silent when a set is signed."""
+    grid, listed = Puppets(tmp_path, 6), [Identity(bytes([i + 1]) * 32) for i in range(8)]
+    members = tuple(Member(f"site-{i}", each.public) for i, each in enumerate(listed))
+    config = write_pinned(
+        tmp_path / "roster", Roster(members, collusion=1, min_survivors=2, schemes=("*",))
+    )
+    for i in range(6):
+        put_identity(grid.homes[i], bytes([i + 1]) * 32)
+        grid.contexts[100 + i].node_config.update(config)
+    grid.drop(2, "consist", "dead", range(2))
+    strategy, _ = run(grid, 3, unmask="server", state_dir=tmp_path / "server")
+    assert sorted(strategy._fed.ledger.chain) == [0, 1, 3]
