@@ -26,7 +26,7 @@ njit: Any = numba.njit(**_how)
 
 _bare: Any = {**_how, "no_cpython_wrapper": True}
 inner: Any = numba.njit(**_bare)
-"""Decorator of functions that only kernels call."""
+"""Decorator of functions that only kernels call: one that Python calls ends the process."""
 
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 _E = np.uint64((1 << 32) - 1)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,6 +61,12 @@ def array(numbers: Any) -> NDArray[np.uint64]:
     return np.array(rows, np.uint64)
 
 
+@numba.njit
+def _round(x, out):  # type: ignore[no-untyped-def]
+    for i in range(out.size):  # only compiled code can call it
+        out[i] = field_kernels.nearest(x[i])
+
+
 class RingKind:
     """Field, ring and masks: a method for each name of a case, and side."""
 
@@ -88,7 +95,10 @@ class RingKind:
         return {"rounded": [nearest(x) for x in read(case["x"])]}
 
     def _library_rounding(self, case: Case) -> Case:
-        return {"rounded": [int(field_kernels.nearest(x)) for x in array(case["x"])]}
+        x = array(case["x"])
+        made = np.empty(x.size, np.uint32)
+        _round(x, made)
+        return {"rounded": made.tolist()}
 
     def _values(self, case: Case) -> Case:
         a, n = read(case["coefficients"]), len(case["coefficients"])
