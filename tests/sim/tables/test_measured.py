@@ -255,9 +255,10 @@ def test_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     data = stored(step.work(say))
     (result,) = section.report(QUICK, {step.key: data})
     factors = {(e.row[:3], e.group): e.number for e in result.entries if e.unit == "x"}
-    # 49 shares of 2048 elements, both ways; beyond 64 clients they are packed.
-    assert 2 * 49 * 2048 * 8 < data["50"]["agreement"] < 1.01 * 2 * 49 * (2048 * 8 + 70)
-    assert data["70"]["agreement"] < data["50"]["agreement"] / 10
+    # 29 shares of 2048 elements, 14 in a polynomial, and 20 empty boxes; both ways.
+    shares = 2 * (29 * 8 * -(-2048 // 14) + 49 * 28)
+    assert shares < data["50"]["agreement"] < 1.1 * shares
+    assert data["70"]["agreement"] < 1.2 * data["50"]["agreement"]
     for n in ("50", "70"):
         moved = data[n]["upload"] + data[n]["agreement"]
         assert factors[f"{n} ", "ours"] == counted(moved / 2e6)
