@@ -121,10 +121,8 @@ class EpochParameters:
 
     def shares_in(self, node: int, answer: ConfigRecord) -> list[bytes]:
         """Return the shares of a seed; ProtocolError unless there is one for each other member."""
-        circle, shares = self.circle, records.bytes_list(answer, "shares")
-        rank = self.epoch.rank(node)
-        sent = [circle.sent_bytes(rank, other) for other in range(len(circle.members))]
-        if [len(share) for share in shares] != sent:
+        shares, rank = records.bytes_list(answer, "shares"), self.epoch.rank(node)
+        if [len(share) for share in shares] != self.circle.sent_bytes(rank):
             raise ProtocolError(
                 "expected one share of its seed for each other member with its update"
             )

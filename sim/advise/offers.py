@@ -163,7 +163,8 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
     answer = circle.share_bytes + SIGNATURE
     reads = offer.server_reads
     opening = cost.combine_s + phases.decrypt_s if reads else 0.0
-    shares = min((senders - 1) * circle.box_bytes, circle.dealt_bytes)
+    dealt = sum(circle.sent_bytes(0))
+    shares = min((senders - 1) * circle.box_bytes, dealt)
     consist = Exchange("consist", SIGNATURE, shares, cost.agree_s, 0.0)
     if not reads:
         answer += SEALING
@@ -172,7 +173,7 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
         whole,
         encrypt_s=whole.encrypt_s + cost.deal_s,
         decrypt_s=0.0 if reads else whole.decrypt_s + cost.combine_s,
-        upload_bytes=whole.upload_bytes + circle.dealt_bytes,
+        upload_bytes=whole.upload_bytes + dealt,
         # What comes back is the model itself where the server reads; else the sum, and all answers.
         download_bytes=PLAIN_BYTES * demand.values
         if reads

@@ -145,12 +145,11 @@ class SashMembers(Members):
             self._answer(rank, pack_elements(rows[rank]), self.circle.about(senders))
             for rank in senders
         ]
-        self.client_bytes = (sum(map(len, self._boxes)) + self.circle.dealt_bytes) + 66 * len(
-            senders
-        )
+        moved = sum(map(len, self._boxes)) + sum(self.circle.sent_bytes(0))
+        self.client_bytes = moved + 66 * len(senders)
 
     def _box(self, rank: int, name: bytes, share: bytes) -> bytes:
-        held = b"" if self.circle.derived(rank, 0) else share
+        held = b"" if rank in self.circle.leaders(0) else share
         return seal_share(self._epoch.pair_keys[rank], name, rank, 0, held)
 
     def _answer(self, rank: int, payload: bytes, about: bytes) -> bytes:

@@ -172,7 +172,7 @@ def test_shares_that_do_not_travel() -> None:
     """The next two of six ranks derive theirs, anew for each dealing, sender and receiver."""
     told = six()
     assert [len(box) for box in told.dealt[5].boxes] == [28, 28, 52, 52, 52, 0]
-    assert told.circle.dealt_bytes == 2 * 28 + 3 * 52
+    assert told.circle.sent_bytes(5) == [28, 28, 52, 52, 52, 0]
     keys, name, box = told.epochs[4].pair_keys, told.slot.digest(), told.dealt[4].boxes[5]
     made = [
         derived_share(keys[5], name, 4, 5, box, 3),

@@ -62,7 +62,7 @@ def array(numbers: Any) -> NDArray[np.uint64]:
 
 
 @numba.njit
-def _round(x, out):  # type: ignore[no-untyped-def]
+def _round(x: Any, out: Any) -> None:
     for i in range(out.size):  # only compiled code can call it
         out[i] = field_kernels.nearest(x[i])
 

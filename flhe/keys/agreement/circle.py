@@ -73,20 +73,23 @@ class SharingParameters(Record):
         """
         return len(self.members) + self.colluders - self.sharing.privacy
 
-    def derived(self, sender: int, receiver: int) -> bool:
-        """Return whether a share does not travel: the p ranks after the sender's derive theirs."""
-        return 0 < (receiver - sender) % len(self.members) <= self.sharing.privacy
+    def followers(self, rank: int) -> list[int]:
+        """Return the p ranks after a member's, which derive their shares of its seed."""
+        size = len(self.members)
+        return [(rank + i) % size for i in range(1, self.sharing.privacy + 1)]
 
-    def sent_bytes(self, sender: int, receiver: int) -> int:
-        """Return the bytes that travel from a sender for a receiver: none for itself."""
-        if sender == receiver:
-            return 0
-        return OVERHEAD if self.derived(sender, receiver) else self.box_bytes
+    def leaders(self, rank: int) -> list[int]:
+        """Return the p ranks before a member's, of whose seeds it derives its shares."""
+        size = len(self.members)
+        return [(rank - i) % size for i in range(1, self.sharing.privacy + 1)]
 
-    @property
-    def dealt_bytes(self) -> int:
-        """Bytes of all shares that a member sends."""
-        return sum(self.sent_bytes(0, rank) for rank in range(len(self.members)))
+    def sent_bytes(self, rank: int) -> list[int]:
+        """Return the bytes that travel from a member to each: none to itself."""
+        sizes = [self.box_bytes] * len(self.members)
+        for follower in self.followers(rank):
+            sizes[follower] = OVERHEAD
+        sizes[rank] = 0
+        return sizes
 
     @property
     def share_bytes(self) -> int:

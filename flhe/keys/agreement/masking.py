@@ -97,10 +97,9 @@ def deal(epoch: Epoch, slot: Slot, seed: Elements, random: Random = secrets.toke
     sharing, name, mine = circle.sharing, slot.digest(), epoch.rank
     width, keys = sharing.width(seed.size), epoch.pair_keys
     boxes, given = [b""] * len(keys), {}
-    for rank, key in enumerate(keys):
-        if circle.derived(mine, rank):
-            boxes[rank] = seal_share(key, name, mine, rank, b"", random)
-            given[rank] = derived_share(key, name, mine, rank, boxes[rank], width)
+    for rank in sorted(circle.followers(mine)):
+        boxes[rank] = seal_share(keys[rank], name, mine, rank, b"", random)
+        given[rank] = derived_share(keys[rank], name, mine, rank, boxes[rank], width)
     packed = [pack_elements(share) for share in sharing.share(seed, given=given)]
     for rank, key in enumerate(keys):
         if rank != mine and rank not in given:
@@ -132,13 +131,13 @@ def agree(
         raise ProtocolError(f"{len(boxes)} shares for {len(survivors)} survivors")
     name = slot.digest()
     total = np.zeros(circle.sharing.width(elements), np.uint64)
-    bad = []
+    bad, leaders = [], set(circle.leaders(epoch.rank))
     for rank, box in zip(survivors, boxes, strict=True):
         try:
             share, here = dealt.own, (epoch.pair_keys[rank], name, rank, epoch.rank, box)
             if rank != epoch.rank:
                 share = open_share(*here)
-            if circle.derived(rank, epoch.rank):
+            if rank in leaders:
                 unpack_elements(share, 0)
                 total = add(total, derived_share(*here, total.size))
             else:
