@@ -56,8 +56,8 @@ def test_epsilon_is_that_of_dp_accounting(z: float, q: float, times: int, delta:
         assert plain > 10
         return
     assert found == pytest.approx(by_hand(z, q, times, left) + 2 * SUM * times, rel=1e-12)
-    if plain < 8:
-        assert found == pytest.approx(plain, rel=1e-5)
+    # Orders are 2 or more, so epsilon rises by no more than the log of what delta falls.
+    assert plain <= found <= plain + math.log(delta / left) + 1e-9
 
 
 def test_a_sampled_gaussian_by_the_formula() -> None:
