@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, NotFiniteError, ProtocolError, RangeError, ReplyError
+from flhe.math.buffers import let_go
 from flhe.math.prg import PIECE
 from flhe.wire import canonical
 from flhe.wire.record import Form, Record
@@ -103,6 +104,11 @@ class Layout:
         """Length of the integer lane."""
         return sum(e.size for e in self.entries if not e.is_float)
 
+    @property
+    def nbytes(self) -> int:
+        """Size of a model's masters."""
+        return sum(e.size * np.dtype(e.master).itemsize for e in self.entries)
+
     def to_fields(self) -> list[Any]:
         """Return plain lists, for canonical CBOR."""
         return [e.to_fields() for e in self.entries]
@@ -174,6 +180,7 @@ class Layout:
                 if filled == PIECE:
                     yield scratch
                     filled = 0
+            let_go(old[e.name])
         if filled:
             yield scratch[:filled]
 
@@ -231,6 +238,7 @@ class Layout:
                 value = np.array(after, e.dtype).reshape(e.shape)
                 at_int += e.size
             out[e.name] = value
+            let_go(old[e.name])
         return out
 
     def segments(self) -> Iterable[tuple[str, int, int]]:

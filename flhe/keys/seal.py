@@ -126,6 +126,17 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Head, Iterat
     return head, itertools.chain(iter([next(chunks)]), chunks)
 
 
+def unsealed(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Head, bytearray]:
+    """Return the head and the whole plaintext of a box, the one copy beside it; raises as `unseal`."""
+    head, chunks = unseal(key, data)
+    plain, at = bytearray(_Pieces(data).left), 0  # a box is longer than what is in it
+    for chunk in chunks:
+        plain[at : at + len(chunk)] = chunk
+        at += len(chunk)
+    del plain[at:]
+    return head, plain
+
+
 def peek(data: Buffer | Sequence[Buffer]) -> Head:
     """Return the unverified head of a box: to find the key, never for decisions."""
     return _split(_Pieces(data))[1]

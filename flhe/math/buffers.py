@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
+import mmap
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,10 @@ HUGE = 1 << 22
 
 SMALL = 1 << 20
 """Size below which the heap reuses freed blocks, 1 MiB."""
+
+
+LARGE = 1 << 26
+"""Size from which freed memory is given back, 64 MiB."""
 
 
 def empty(length: int, dtype: Any) -> NDArray[Any]:
@@ -38,6 +44,21 @@ def fixed(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+def let_go(array: NDArray[Any]) -> None:
+    """Take a large array over a mapped file out of memory, if it is one; its next use reads it again.
+
+    So a model on disk takes memory only array by array.
+    """
+    held: Any = array
+    while isinstance(held, np.ndarray):
+        held = held.base
+    held = held.obj if isinstance(held, memoryview) else held
+    if isinstance(held, mmap.mmap) and array.nbytes >= SMALL and hasattr(mmap, "MADV_DONTNEED"):
+        start = array.ctypes.data - np.frombuffer(held, np.uint8).ctypes.data
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        held.madvise(mmap.MADV_DONTNEED, first, start + array.nbytes - first)
+
+
 _M_MMAP_THRESHOLD = -3
 """Parameter of glibc's mallopt: from this size on, a block is a mapping of its own."""
 
@@ -53,9 +74,16 @@ def give_back_large() -> bool:
     return _of_libc("mallopt", _M_MMAP_THRESHOLD, SMALL)
 
 
-def give_back() -> None:
-    """Return free memory to the system, once; later blocks are allocated as before."""
-    _of_libc("malloc_trim", 0)
+def give_back(dropped: int) -> None:
+    """Return free memory to the system, once, if `dropped` bytes are worth it.
+
+    Garbage is collected first: views of Flower's records refer to themselves, so that all arrays of
+    a message stay until a collection. After that a program waits for fresh pages: with a small
+    model it would wait longer than anything else takes.
+    """
+    if dropped >= LARGE:
+        gc.collect()
+        _of_libc("malloc_trim", 0)
 
 
 def _of_libc(name: str, *arguments: int) -> bool:

@@ -17,7 +17,7 @@ from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord, Context, Message, M
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, PolicyError, ReplyError
-from flhe.math.buffers import give_back
+from flhe.math.buffers import give_back, let_go
 from flhe.mods import records
 from flhe.mods.app_state import AppState
 from flhe.training.contract import Contract
@@ -154,11 +154,13 @@ class App:
             ),
             metadata=metadata,
         )
+        for master in model.masters.values():
+            let_go(master)  # the app has its copy
         try:
             yield shown
         finally:
             shown.content = RecordDict()
-            give_back()
+            give_back(model.layout.nbytes)
             self.seconds += time.perf_counter() - began
 
 

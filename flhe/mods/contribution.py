@@ -10,6 +10,7 @@ from flwr.app import RecordDict
 
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
+from flhe.math.buffers import give_back
 from flhe.mods import records, survivors
 from flhe.mods.follow import Follower
 from flhe.node.journal import Step
@@ -78,8 +79,9 @@ class Turn:
         step: Step = "mean-squares" if slot.purpose == MEAN_SQUARES.purpose else "update"
 
         def encoded(sealer: Sealer) -> tuple[Plain, Support | None]:
-            made = make(sealer)
+            made, used = make(sealer), self.model.layout.nbytes
             self.follower.model = None  # free memory for encryption
+            give_back(used)
             return made
 
         def ready() -> None:

@@ -19,6 +19,7 @@ from flhe.keys import seal
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.seal import ModelKey
+from flhe.math.buffers import give_back
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure
@@ -64,10 +65,7 @@ class Follower:
 
     def unseal(self, box: list[bytes]) -> tuple[Model, int]:
         """Return the model in a sealed checkpoint of this epoch, and its sealer's claimed rank."""
-        head, chunks = seal.unseal(ModelKey.of(self.epoch), box)
-        plain = bytearray()
-        for chunk in chunks:  # one copy beside the box at most
-            plain += chunk
+        head, plain = seal.unsealed(ModelKey.of(self.epoch), box)
         model = Model.from_bytes(plain)
         if model.round != head.round:
             raise ProtocolError("the checkpoint holds another round than its header says")
@@ -162,6 +160,7 @@ class Follower:
         node = self.node
         floats = session.layout.floats if self.contract.terms.codec.sparse else 0
         total = records.to_sealed(header, arrays, take=True, floats=floats)
+        give_back(total.data.nbytes)
         round_ = total.slot.round
         if round_ <= model.round:
             return  # the server had not received it
@@ -291,6 +290,8 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
         # Also the sums before one that fails.
         if follower.changed and follower.model is not None:
             node.save_model(follower.model)
+            # From its file it takes no memory while it is not used, and training takes much.
+            follower.model = node.load_model() or follower.model
     base = record.get("history")
     if base is not None and (follower.model is None or follower.model.history != base):
         raise DriftError("this node's model has another history than the others'")

@@ -19,6 +19,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.errors import ConfigError, FlheError, LeftError, PolicyError, ProtocolError
+from flhe.math.buffers import give_back
 from flhe.mods import agreement, follow, queries, records, staged, survivors, training
 from flhe.mods.app import Answer, App, AppError, Initial, Next, Sensitivity
 from flhe.mods.app_state import AppState
@@ -170,6 +171,7 @@ class HEMod:
             if step is None:
                 raise ProtocolError("a stage that this version of flhe does not know")
             began = time.perf_counter()
+            give_back(records.message_bytes(message.content))  # what unpacking has left
             content = step(node, record, message, app)
             # Not the app's own time, which would say how many examples it has.
             seconds = time.perf_counter() - began - app.seconds

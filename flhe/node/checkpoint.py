@@ -37,8 +37,7 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     AuthenticationError: not a sealed checkpoint, or an altered one.
     """
     data = _read(sealed, "the sealed model")
-    _, chunks = seal.unseal(_find(key, seal.peek(data).epoch), data)
-    return Model.from_bytes(b"".join(chunks))
+    return Model.from_bytes(seal.unsealed(_find(key, seal.peek(data).epoch), data)[1])
 
 
 def write_model(model: Model, out: Path) -> None:

@@ -50,10 +50,15 @@ class Claims:
         name = self._name(name)
         return read(self.store.read(name)) if self.store.exists(name) else None
 
-    def _sound(self, name: str, read: Callable[[bytes], T]) -> T | None:
-        """As `_kept`, but None for a damaged file too: other members have copies of its content."""
+    def _large(self, name: str, read: Callable[[memoryview], T]) -> T | None:
+        """As `_kept`, of a file that is mapped into memory."""
+        name = self._name(name)
+        return read(self.store.mapped(name)) if self.store.exists(name) else None
+
+    def _sound(self, name: str, read: Callable[[memoryview], T]) -> T | None:
+        """As `_large`, but None for a damaged file too: other members have copies of its content."""
         try:
-            return self._kept(name, read)
+            return self._large(name, read)
         except ProtocolError as error:
             log_failure(self.store, name, error)
             return None

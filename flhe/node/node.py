@@ -242,7 +242,7 @@ class Node(Claims):
 
     def session(self) -> StoredSession | None:
         """Return epoch and contract; None if missing or damaged."""
-        return self._sound("session", StoredSession.from_bytes)
+        return self._sound("session", lambda data: StoredSession.from_bytes(bytes(data)))
 
     def load_session(self) -> tuple[epoch.Epoch, Contract]:
         """Return epoch and contract of this run; NoKeyError if the pinned roster has none."""
@@ -303,17 +303,17 @@ class Node(Claims):
         """Return the kept ciphertext of this slot, or None."""
         if self.claimed(slot) is None:
             return None
-        output = self._kept(_OUTPUTS.get(slot.purpose, OUTBOX), _output)
+        output = self._large(_OUTPUTS.get(slot.purpose, OUTBOX), _output)
         return output if output is not None and output[0].slot == slot else None
 
     def last_sent(self) -> int:
         """Round of the last update that was encrypted here, or 0."""
-        output = self._kept(OUTBOX, _output)
+        output = self._large(OUTBOX, _output)
         return 0 if output is None else output[0].slot.round
 
     def check_unevaluated(self, round_: int) -> None:
         """Refuse to evaluate a second model of a round, in any epoch; ClaimedError."""
-        last = self._kept(EVALUATION.purpose, _output)
+        last = self._large(EVALUATION.purpose, _output)
         if last is not None and round_ <= last[0].slot.round:
             raise ClaimedError(f"a model of round {round_} or a later one was evaluated here")
 
@@ -395,7 +395,7 @@ def _key_file(epoch_id: bytes) -> str:
     return f"epochs/{epoch_id.hex()}"
 
 
-def _output(data: bytes) -> tuple[Sealed, bytes]:
+def _output(data: memoryview) -> tuple[Sealed, bytes]:
     """Return a kept ciphertext and its envelope."""
     kept, start = unframe(StoredOutput, data)
     return Sealed.from_parts(

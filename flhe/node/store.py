@@ -96,6 +96,10 @@ class Store:
         """Return the content of `name`; StoreError if it is missing or open to others."""
         return files.read(self._at(name))
 
+    def mapped(self, name: str) -> memoryview:
+        """Return the content of a large file `name` as `files.mapped` does; errors as for `read`."""
+        return files.mapped(self._at(name))
+
     def write(self, name: str, data: Buffer | Iterable[Buffer]) -> None:
         """Write the file `name` atomically, from one buffer or many; an older one is replaced.
 

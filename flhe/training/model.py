@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
 from flhe.coding.support import HEADER, Support
 from flhe.errors import ProtocolError
+from flhe.math.buffers import let_go
 from flhe.training.chain import MAX_BYTES, MAX_LINKS, Chain, Link, extended
 from flhe.wire import canonical
 from flhe.wire.fields import U32, As, Hash, at_most
@@ -160,13 +161,14 @@ class Model:
         )
         yield memoryview(frame(head, MAGIC))
         yield from _raw(self.layout, self.masters)
-        kept: list[NDArray[Any]] = [*self.moments.values(), *self.memory.values()]
-        yield from map(little, kept)
+        for kept in (*self.moments.values(), *self.memory.values()):
+            yield little(kept)
+            let_go(kept)
         if self.mask is not None:
             yield memoryview(self.mask.data)
 
     @classmethod
-    def from_bytes(cls, data: bytes | bytearray) -> Model:
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Model:
         """Decode the output of `chunks`; arrays are views into `data`.
 
         Raises ProtocolError: `chunks` did not write this.
@@ -191,7 +193,7 @@ class Model:
 
 
 def arrays_in(
-    data: bytes | bytearray, start: int, end: int, sizes: Sequence[tuple[str, int]]
+    data: bytes | bytearray | memoryview, start: int, end: int, sizes: Sequence[tuple[str, int]]
 ) -> Iterator[NDArray[Any]] | None:
     """Return arrays of these types and lengths, little-endian, as views into `data`.
 
@@ -210,6 +212,7 @@ def arrays_in(
 def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:
     for entry in layout.entries:
         yield little(masters[entry.name])
+        let_go(masters[entry.name])
 
 
 def little(array: NDArray[Any]) -> memoryview:

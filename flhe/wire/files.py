@@ -7,6 +7,7 @@ after a crash it is complete or absent. Links are never followed. No error holds
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import re
 import secrets
@@ -57,6 +58,20 @@ def read(path: Path) -> bytes:
         with os.fdopen(handle, "rb") as file:
             _check_file(handle)
             return file.read()
+
+
+def mapped(path: Path) -> memoryview:
+    """Return the content of a file, read from the disk as it is used; raises as `read` does.
+
+    For files that are replaced as a whole: changes within the file would show in the result.
+    """
+    with os_errors("read"):
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | SAFE)
+        with os.fdopen(handle, "rb"):  # the mapping outlives it
+            _check_file(handle)
+            if not os.fstat(handle).st_size:  # nothing can be mapped
+                return memoryview(b"")
+            return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
 
 
 def create(path: Path, data: bytes) -> bool:

@@ -185,7 +185,9 @@ def frame(head: Record, magic: bytes = b"") -> bytes:
 R = TypeVar("R", bound=Record)
 
 
-def unframe(kind: type[R], data: bytes | bytearray, magic: bytes = b"") -> tuple[R, int]:
+def unframe(
+    kind: type[R], data: bytes | bytearray | memoryview, magic: bytes = b""
+) -> tuple[R, int]:
     """Return the head, and the start of the data. Raises as `kind.from_bytes`, also if cut short."""
     start = len(magic) + 4
     if data[: len(magic)] != magic or len(data) < start:

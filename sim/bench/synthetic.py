@@ -6,7 +6,7 @@ so that what a process holds is Flower's and ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +72,14 @@ def initial(values: int) -> ArrayRecord:
     return ArrayRecord({f"layer-{i}": Array(array) for i, array in enumerate(arrays)})
 
 
-def client_app(*before: Any) -> ClientApp:
-    """The client: adds a number to each value. `before` are mods in front of ours."""
+def client_app(*before: Any, behind: Sequence[Any] = ()) -> ClientApp:
+    """The client: adds a number to each value. Mods stand `before` and `behind` ours."""
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
     from flhe.mods import HEMod
 
-    app = ClientApp(mods=[*before, HEMod()])
+    app = ClientApp(mods=[*before, HEMod(), *behind])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
