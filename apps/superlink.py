@@ -32,15 +32,16 @@ def start_superlink(
     answers: Callable[[int], bool] = answers,
     patience: float = 1.0,
     tick: Callable[[], None] = lambda: time.sleep(LOOK_S),
+    at: int = 0,
 ) -> tuple[int, Process]:
-    """Start one; return its port and its process.
+    """Start one; return its port, `at` or a free one, and its process.
 
     It runs in `scratch`. `fail` raises, with the reason, if it does not answer in time or has
     ended. `answers` checks for an answer on a port, `tick` waits a moment, and `patience`
     multiplies SUPERLINK_S.
     """
     for _ in range(STARTS):
-        port = free_port()
+        port = at or free_port()
         command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
         command += ["--disable-runtime-dependency-installation", *options]
         superlink = children.start(command, log=log, cwd=scratch)

@@ -60,6 +60,7 @@ SLOW = (
     "site start",
     "tables flashe",
     "audit",
+    "bench --round --deployed",
     "compare-privacy",
     "rehearse",
     "crowd",

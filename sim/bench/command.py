@@ -1,25 +1,48 @@
-"""`flhe bench`: schemes' encryption of one update, timed."""
+"""`flhe bench`: schemes' encryption of one update, timed, or whole rounds."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from flhe.answer import Answer
+from flhe.answer import Answer, notes
+from flhe.errors import ConfigError
+
+DEFAULT = ("flashe", "sash")
+"""Schemes of rounds."""
+ROUNDS = 3
+"""Counted rounds by default: a round takes a thousand times as long as an update."""
+
+UPDATE, ROUND, DEPLOYED = "without --round", "with --round", "with --round --deployed"
+TAKES = {
+    UPDATE: {"values", "cohort", "dropouts", "threads", "repeats", "peers"},
+    ROUND: {"cohort", "repeats", "task", "images"},
+    DEPLOYED: {"values", "repeats", "patience"},
+}
+"""Options that each kind of measurement takes."""
 
 
 def bench(
+    ctx: typer.Context,
     schemes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SCHEME]...", help="Schemes; default: flashe and plain."),
+        typer.Argument(
+            metavar="[SCHEME]...",
+            help="Schemes; default: flashe and plain, with --round flashe and sash beside plain.",
+        ),
     ] = None,
     values: Annotated[int, typer.Option(help="Values in one update.")] = 1_200_000,
     cohort: Annotated[int, typer.Option(help="Clients.")] = 10,
     dropouts: Annotated[int, typer.Option(help="Clients whose upload is missing.")] = 0,
     threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
     repeats: Annotated[
-        int, typer.Option(help="Counted repeats, after a first one that does not count.")
+        int,
+        typer.Option(
+            help=f"Counted repeats, after a first one that does not count; {ROUNDS} rounds by default."
+        ),
     ] = 20,
     peers: Annotated[
         bool,
@@ -28,8 +51,48 @@ def bench(
             help="Time TenSEAL and python-paillier too; the latter from a sample.",
         ),
     ] = False,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--round",
+            help="Time whole rounds in one process, whose clients train a CNN.",
+        ),
+    ] = False,
+    deployed: Annotated[
+        bool,
+        typer.Option(
+            "--deployed",
+            help="With --round: a SuperLink and three SuperNodes, whose app trains nothing.",
+        ),
+    ] = False,
+    task: Annotated[
+        str, typer.Option(help="With --round: the network; images are random.")
+    ] = "alexnet",
+    images: Annotated[
+        int,
+        typer.Option(
+            help="With --round: images for a client's training; a fifth as many for its evaluation."
+        ),
+    ] = 500,
+    patience: Annotated[
+        float,
+        typer.Option(metavar="FACTOR", help="With --deployed: multiply every time limit."),
+    ] = 1.0,
 ) -> Answer:
-    """Time the encryption of one update, beside hard limits and other libraries."""
+    """Time the encryption of one update, beside hard limits and other libraries; or whole rounds.
+
+    With --round, plain FedAvg and the schemes take turns, a round each. A round has an epoch of
+    training and an evaluation at each client; all clients share one processor.
+    """
+    if deployed and not whole:
+        raise ConfigError("--deployed measures rounds: add --round")
+    _check(ctx, DEPLOYED if deployed else ROUND if whole else UPDATE)
+    if whole and not _given(ctx, "repeats"):
+        repeats = ROUNDS
+    if deployed:
+        return _deployed(schemes or DEFAULT, values, repeats, patience)
+    if whole:
+        return _rounds(schemes or DEFAULT, task, cohort, images, repeats)
     from flhe_lab.bench import table, times
     from flhe_lab.bench.contender import Setting
 
@@ -38,3 +101,51 @@ def bench(
     with table.progress() as advance:
         rows = times.bench(names, setting, repeats=repeats, with_peers=peers, progress=advance)
     return Answer(times.to_data(rows, setting), table.table(rows, setting))
+
+
+def _rounds(schemes: Sequence[str], task: str, clients: int, images: int, repeats: int) -> Answer:
+    from flhe.packages import require
+
+    require("`flhe bench --round`", "apps", ("torch", "sklearn"))
+    from flhe_lab.bench import laps, round_table, rounds, table
+
+    setting = rounds.Setting(task, clients, images, repeats)
+    with table.progress() as advance:
+        rows = rounds.bench(schemes, setting, advance)
+    shown = round_table.table(rows, rounds.title(setting), rounds.CAPTION)
+    return Answer(laps.to_data(rows, setting), shown, round_table.phases(rows))
+
+
+def _deployed(schemes: Sequence[str], values: int, repeats: int, patience: float) -> Answer:
+    from flhe.packages import require
+
+    require("`flhe bench --round --deployed`", "apps", ("psutil",))
+    from flhe_app.signals import Stopped, signals
+    from flhe_lab.bench import deployed, laps, round_table, table
+
+    setting, began = deployed.Setting(values, repeats, patience), time.monotonic()
+
+    def say(text: str) -> None:
+        line = f"[{time.monotonic() - began:5.0f} s] {text}"
+        notes().print(line, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        with signals(), table.progress() as advance:
+            rows = deployed.bench(schemes, setting, say, advance)
+    except Stopped as stopped:
+        raise typer.Exit(128 + stopped.number) from None
+    shown = round_table.table(rows, deployed.title(setting), deployed.CAPTION)
+    return Answer(laps.to_data(rows, setting), shown, round_table.phases(rows))
+
+
+def _given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _check(ctx: typer.Context, kind: str) -> None:
+    """Refuse an option that this kind of measurement would ignore."""
+    for name in sorted(set().union(*TAKES.values()) - TAKES[kind]):
+        if _given(ctx, name):
+            others = " or ".join(each for each, takes in TAKES.items() if name in takes)
+            raise ConfigError(f"--{name} means nothing {kind}: leave it out, or use it {others}")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, QuorumError
 from flhe.schemes import registry
+from flhe.schemes.base import Scheme
 from flhe_lab.bench import synthetic
 
 if TYPE_CHECKING:
@@ -208,10 +209,8 @@ def strategy(
     """
     from flhe.strategies import SchemeFedAvg
 
-    # Of ESAFL, keys that last take all sites in every sum.
-    own = {"sash": {"unmask": "clients"}, "esafl": {"keys": "round"}}.get(scheme, {})
     return SchemeFedAvg(
-        registry.SCHEMES.named(scheme)(**own),
+        deployed(scheme),
         clip=CLIP,
         max_examples=max_examples,
         min_available_nodes=nodes,
@@ -223,6 +222,16 @@ def strategy(
         on_round=on_round,
         state_dir=None if place is None else place / "state",
     )
+
+
+def deployed(name: str) -> Scheme:
+    """A scheme with the parameters that sites agree to without a word.
+
+    Raises ConfigError: an unknown scheme.
+    """
+    # Of ESAFL, keys that last take all sites in every sum.
+    own = {"sash": {"unmask": "clients"}, "esafl": {"keys": "round"}}.get(name, {})
+    return registry.SCHEMES.named(name)(**own)
 
 
 def _note(path: Path, **arrays: Floats | np.float32) -> None:

@@ -1,7 +1,8 @@
 """The processes of a loopback deployment: a SuperLink, SuperNodes, the commands that speak to them.
 
 All traffic of SuperNodes and commands passes a relay that writes it down; see `wiretap`. Each
-SuperNode connects to its site's gate, and the gate to the relay.
+SuperNode connects to its site's gate, and the gate to the relay; where times are measured, directly
+to the SuperLink.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -69,7 +70,8 @@ class Machines:
     """The SuperLink and its SuperNodes.
 
     Their files are in `scratch`, removed when `up` is left. The relay listens on the port `relay`; time
-    limits are multiplied by `patience`. Flower cuts arrays into `chunk` bytes.
+    limits are multiplied by `patience`. Flower cuts arrays into `chunk` bytes, 0 for its own size. With
+    `direct` there are neither gates nor relay: the SuperLink itself listens on the port `relay`.
     """
 
     def __init__(
@@ -80,9 +82,11 @@ class Machines:
         logs: Logs,
         patience: float = 1.0,
         chunk: int = CHUNK,
+        *,
+        direct: bool = False,
     ) -> None:
         self._trust, self._scratch, self.relay = trust, scratch, relay
-        self._chunk = chunk
+        self._chunk, self._direct = chunk, direct
         self.logs, self._patience = logs, patience
         self.nodes = {name: SuperNode(name) for name in trust.sites}
         self.gates: dict[str, Gate] = {}
@@ -99,12 +103,13 @@ class Machines:
         It takes apps from the hub whose URL is `hub`.
         """
         env = environment(self._scratch / "unused", self._scratch)
-        env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(self._chunk)
+        if self._chunk:
+            env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(self._chunk)
         env["FLWR_SUPERGRID_API_URL"] = hub
         self._children = Children(env, self._scratch)
         try:
             port = self._start_superlink()
-            with wiretap(self._trust.tls, port, self.captured, self.relay):
+            with self._relay(port):
                 shutil.copy(self._trust.desk / "config.toml", self._scratch)
                 self._register()
                 yield
@@ -114,6 +119,11 @@ class Machines:
     def end(self) -> None:
         """End SuperNodes and SuperLink; what they wrote stays until `up` is left."""
         stop_tagged(self._children.tag)
+
+    def _relay(self, port: int) -> AbstractContextManager[object]:
+        if self._direct:
+            return nullcontext()
+        return wiretap(self._trust.tls, port, self.captured, self.relay)
 
     def _start_superlink(self) -> int:
         tls = self._trust.tls
@@ -130,6 +140,7 @@ class Machines:
             *self._trust.superlink,
             answers=lambda port: answers(port, tls.client_context()),
             patience=self._patience,
+            at=self.relay if self._direct else 0,
         )
         return port
 
@@ -145,11 +156,15 @@ class Machines:
             list(pool.map(one, self.nodes))
 
     def start(self, name: str) -> None:
-        """Start a site's SuperNode, and its gate unless that runs."""
-        if name not in self.gates:
-            self.start_gate(name)
-        node, gate = self.nodes[name], f"127.0.0.1:{self.gates[name].port}"
-        command = self._trust.start(name, gate, free_port())
+        """Start a site's SuperNode, and its gate if there are gates, unless that runs."""
+        node = self.nodes[name]
+        if self._direct:
+            command = self._trust.supernode(name, f"127.0.0.1:{self.relay}", free_port())
+        else:
+            if name not in self.gates:
+                self.start_gate(name)
+            gate = f"127.0.0.1:{self.gates[name].port}"
+            command = self._trust.start(name, gate, free_port())
         node.log, node.taken = Tail(self.logs.path(name), new=True), False
         node.process = self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
         node.starts += 1

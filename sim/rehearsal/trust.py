@@ -29,6 +29,8 @@ from cryptography.hazmat.primitives.serialization import (
 from flhe.errors import FlheError
 from flhe.keys.roster.roster import Roster
 from flhe.provision.federation.published import Published
+from flhe.provision.site.layout import Layout
+from flhe.provision.site.start import options
 from flhe.wire.files import create
 from flhe_app.processes import script
 from flhe_app.superlink import Value, pairs
@@ -81,6 +83,12 @@ class Trust:
         """The command that starts a site's SuperNode."""
         where = ("--dir", f"{self.sites[site]}", "--gate", gate, "--port", f"{port}")
         return [script("flhe"), "site", "start", NAME, *where]
+
+    def supernode(self, site: str, superlink: str, port: int) -> list[str]:
+        """The command of a SuperNode without a gate, which no site has: it speaks to the SuperLink."""
+        layout = Layout.of(NAME, self.sites[site])
+        words = {**options(layout, superlink, port), "--root-certificates": layout.authority}
+        return [script("flower-supernode"), *(f"{word}" for pair in words.items() for word in pair)]
 
 
 def provide(

@@ -1,0 +1,269 @@
+"""`flhe bench --round`: whole rounds in one process, in turns with Flower's FedAvg in clear.
+
+Every contender is a federation of its own, with its strategy on a thread, which goes on for a round
+when it is its turn. All train the same network on the same images, in the same order. Nodes work one
+after the other and all on one processor, so that a round is the sum of what everybody does.
+
+Images and labels are random: nothing is downloaded, and training costs the same as on real ones.
+"""
+
+from __future__ import annotations
+
+import gc
+import queue
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flhe.errors import ConfigError
+from flhe.mods import HEMod
+from flhe.schemes import PLAIN
+from flhe.strategies import SchemeFedAvg
+from flhe.strategies.plain import metered
+from flhe.strategies.report import OnRound, RoundReport
+from flhe.testing import InProcessGrid
+from flhe.training.optimizer import Optimizer
+from flhe_app.tasks import TASKS, task_named
+from flhe_app.tasks.base import Score, evaluate, new_model, shuffler, train
+from flhe_app.tasks.workloads import generated
+from flhe_lab.bench.host import pinned, quiet, torch_threads
+from flhe_lab.bench.laps import Lap, Row, contenders, in_turns, whole
+from flhe_lab.bench.turns import Progress
+from flhe_lab.rehearsal.app import deployed
+
+if TYPE_CHECKING:
+    from flwr.serverapp.strategy import FedAvg
+
+SEED, RATE, BATCH = 20, 0.01, 32
+"""Seed of model and images; learning rate and batch size of training."""
+
+CAPTION = (
+    "Minimum and median; below them the ratio to plain. Clients work one after the other, and all on "
+    "one processor: a round is the sum of what clients and server do. Clients' apps: their own "
+    "training and evaluation, in processor seconds. Besides them: the rest of the round."
+)
+
+Seconds = dict[tuple[str, int], float]
+"""(kind of message, round) -> seconds of all apps together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is trained."""
+
+    task: str = "alexnet"  # A network: 1.25 million parameters, images of CIFAR-10's shape
+    clients: int = 10
+    images: int = 500  # Training images of one client; a fifth as many for evaluation
+    repeats: int = 3  # Counted rounds, after a first one that does not count
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise ConfigError(f"--task {self.task!r}: choose from {', '.join(TASKS)}")
+        for name, value, least in (
+            ("cohort", self.clients, 3),
+            ("images", self.images, 1),
+            ("repeats", self.repeats, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"--{name} {value}: must be at least {least}")
+
+
+class PromptGrid(InProcessGrid):
+    """A grid that wakes its server at every reply.
+
+    Flower's grid looks every 3 s and ours more often; how long a reply lies there is no scheme's cost.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._arrived = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a reply, for so long at most."""
+        self._arrived.wait(seconds)
+        self._arrived.clear()  # before its server looks, so none is missed
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push, then wait for all replies: these nodes all answer."""
+        pending, replies = set(self.push_messages(messages)), list[Message]()
+        while pending:
+            found = self.pull_messages(pending)
+            replies += found
+            pending -= {reply.metadata.reply_to_message_id for reply in found}
+            if pending:
+                self.wait(60.0)
+        return replies
+
+    def _put(self, message_id: str, reply: Message) -> None:
+        super()._put(message_id, reply)
+        self._arrived.set()
+
+
+class _Over(Exception):  # noqa: N818  # no error: it ends a run whose rounds are not needed
+    pass
+
+
+@dataclass
+class Turns:
+    """A run on a thread of its own, which waits for its turn after each round.
+
+    `work` runs a strategy that hands its reports to what it is given; `seconds` has those of the apps.
+    """
+
+    name: str
+    clients: int
+    work: Callable[[OnRound], object]
+    seconds: Seconds = field(default_factory=lambda: defaultdict(float))
+
+    def __post_init__(self) -> None:
+        self._go = threading.Semaphore(0)
+        self._found: queue.SimpleQueue[tuple[RoundReport, float] | BaseException]
+        self._found = queue.SimpleQueue()
+        self._waited, self._over = 0.0, False
+        self._thread = threading.Thread(target=self._run, name=f"server-{self.name}", daemon=True)
+        self._thread.start()
+
+    def turn(self) -> Lap:
+        """Let the run go on until the next report."""
+        gc.collect()  # nobody cleans up after another one
+        busy = time.process_time()
+        self._go.release()
+        found = self._found.get()
+        if isinstance(found, BaseException):
+            raise found
+        report, waited = found
+        busy = time.process_time() - busy
+        whole(self.name, report.round, report.survivors, self.clients)
+        phases = ((phase.name, phase.seconds) for phase in report.phases)
+        own = {f"{kind}_s": self.seconds[kind, report.round] for kind in ("train", "evaluate")}
+        return Lap.of(report.wall_s, phases, waited, **own, cpu_s=busy, loss=report.loss)
+
+    def end(self) -> None:
+        """End the run, wherever it waits."""
+        self._over = True
+        self._go.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._go.acquire()
+        try:
+            if not self._over:
+                self.work(self._finished)
+        except _Over:
+            pass
+        except BaseException as error:
+            self._found.put(error)
+
+    def _finished(self, report: RoundReport) -> None:
+        began = time.perf_counter()
+        self._found.put((report, self._waited))
+        self._go.acquire()
+        self._waited = time.perf_counter() - began
+        if self._over:
+            raise _Over
+
+
+def bench(schemes: Sequence[str], setting: Setting, progress: Progress | None = None) -> list[Row]:
+    """Time rounds of plain FedAvg, and then of each scheme.
+
+    Raises ConfigError: an unknown scheme. FlheError: a round without some client.
+    """
+    names = contenders(schemes)
+    with pinned(1), torch_threads(1), quiet("flwr", "flhe"), ExitStack() as stack:
+        homes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flhe-rounds-")))
+        data = [
+            generated(task_named(setting.task), setting.images, SEED + i)
+            for i in range(setting.clients)
+        ]
+        runs = {}
+        for name in names:
+            seconds: Seconds = defaultdict(float)
+            app = client_app(setting, data, seconds, *([] if name == PLAIN else [HEMod()]))
+            grid = PromptGrid(app, setting.clients, homes=homes / name)
+            stack.callback(grid.close)
+            run = Turns(name, setting.clients, _work(name, setting, grid), seconds)
+            stack.callback(run.end)  # before its grid is closed
+            runs[name] = run.turn
+        return in_turns(runs, setting.repeats, progress)
+
+
+def title(setting: Setting) -> str:
+    """What is measured, for a table."""
+    parameters = sum(
+        each.numel() for each in new_model(task_named(setting.task), SEED).parameters()
+    )
+    return (
+        f"{setting.repeats} rounds of {setting.clients} clients: an epoch of {setting.task} "
+        f"({parameters:,} parameters) on {setting.images} images each, then evaluation"
+    )
+
+
+def _work(name: str, setting: Setting, grid: PromptGrid) -> Callable[[OnRound], object]:
+    def work(on_round: OnRound) -> object:
+        arrays = ArrayRecord(new_model(task_named(setting.task), SEED).state_dict())
+        # One more than are counted, so that no counted turn has the run's end in it.
+        rounds = setting.repeats + 2
+        return strategy(name, setting, on_round).start(grid, arrays, num_rounds=rounds)
+
+    return work
+
+
+def strategy(name: str, setting: Setting, on_round: OnRound) -> FedAvg:
+    """FedAvg of all clients: Flower's in clear, or under a scheme."""
+    nodes = dict.fromkeys(
+        ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"), setting.clients
+    )
+    if name == PLAIN:
+        return metered(Optimizer(), on_round=on_round, **nodes)
+    most = setting.images
+    return SchemeFedAvg(deployed(name), max_examples=most, on_round=on_round, **nodes)  # type: ignore[arg-type]
+
+
+def client_app(setting: Setting, data: Sequence[Any], seconds: Seconds, *mods: Any) -> ClientApp:
+    """The client: an epoch on its own images, and a score; it notes its seconds."""
+    app, task = ClientApp(mods=[*mods]), task_named(setting.task)
+
+    def answer(message: Message, context: Context, kind: str) -> Message:
+        # Of its own thread's processor: what the server does meanwhile is not training.
+        began = time.thread_time()
+        partition = int(context.node_config["partition-id"])
+        number: Any = message.content.config_records["config"]["server-round"]
+        model, own = new_model(task, SEED), data[partition]
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        content = RecordDict()
+        if kind == "train":
+            how: dict[str, Any] = {"epochs": 1, "learning_rate": RATE, "batch_size": BATCH}
+            score = train(model, own.train, shuffle=shuffler(SEED, partition, number), **how)
+            content["arrays"] = ArrayRecord(model.state_dict())
+            content["metrics"] = _metrics(score, len(own.train.labels), "train_")
+        else:
+            content["metrics"] = _metrics(evaluate(model, own.test), len(own.test.labels))
+        reply = Message(content, reply_to=message)
+        seconds[kind, number] += time.thread_time() - began
+        return reply
+
+    @app.train()
+    def train_fn(message: Message, context: Context) -> Message:
+        return answer(message, context, "train")
+
+    @app.evaluate()
+    def evaluate_fn(message: Message, context: Context) -> Message:
+        return answer(message, context, "evaluate")
+
+    return app
+
+
+def _metrics(score: Score, examples: int, prefix: str = "") -> MetricRecord:
+    found = {f"{prefix}loss": score.loss, f"{prefix}accuracy": score.accuracy}
+    return MetricRecord({**found, "num-examples": examples})
