@@ -17,10 +17,12 @@ ROUNDS = 3
 """Counted rounds by default: a round takes a thousand times as long as an update."""
 
 UPDATE, ROUND, DEPLOYED = "without --round", "with --round", "with --round --deployed"
+MEMORY = "with --memory"
 TAKES = {
     UPDATE: {"values", "cohort", "dropouts", "threads", "repeats", "peers"},
     ROUND: {"cohort", "repeats", "task", "images"},
     DEPLOYED: {"values", "repeats", "patience"},
+    MEMORY: {"values"},
 }
 """Options that each kind of measurement takes."""
 
@@ -65,6 +67,13 @@ def bench(
             help="With --round: a SuperLink and three SuperNodes, whose app trains nothing.",
         ),
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            help="Measure what a node and the server hold at most, phase by phase; Linux only.",
+        ),
+    ] = False,
     task: Annotated[
         str, typer.Option(help="With --round: the network; images are random.")
     ] = "alexnet",
@@ -86,9 +95,13 @@ def bench(
     """
     if deployed and not whole:
         raise ConfigError("--deployed measures rounds: add --round")
-    _check(ctx, DEPLOYED if deployed else ROUND if whole else UPDATE)
+    if memory and whole:
+        raise ConfigError("--memory and --round: choose one of them")
+    _check(ctx, MEMORY if memory else DEPLOYED if deployed else ROUND if whole else UPDATE)
     if whole and not _given(ctx, "repeats"):
         repeats = ROUNDS
+    if memory:
+        return _memory(schemes or DEFAULT[:1], values)
     if deployed:
         return _deployed(schemes or DEFAULT, values, repeats, patience)
     if whole:
@@ -136,6 +149,15 @@ def _deployed(schemes: Sequence[str], values: int, repeats: int, patience: float
         raise typer.Exit(128 + stopped.number) from None
     shown = round_table.table(rows, deployed.title(setting), deployed.CAPTION)
     return Answer(laps.to_data(rows, setting), shown, round_table.phases(rows))
+
+
+def _memory(schemes: Sequence[str], values: int) -> Answer:
+    from flhe_lab.bench import memory, table
+
+    with table.progress() as advance:
+        rows = {name: memory.measure(name, values, advance) for name in schemes}
+    tables = [memory.table(rows[name], name, values) for name in rows]
+    return Answer([memory.to_data(rows[name], name, values) for name in rows], *tables)
 
 
 def _given(ctx: typer.Context, name: str) -> bool:

@@ -88,7 +88,9 @@ def measure(scheme: str, values: int, progress: Progress | None = None) -> list[
         arrays = run.start(grid, start, ROUNDS, timeout=WAIT_S).arrays
         if chosen.reader == "clients":
             sealed = Path(name) / "model.flhe"
-            sealed.write_bytes(b"".join(to_pieces(arrays)))
+            with sealed.open("wb") as file:
+                file.writelines(to_pieces(arrays))
+            arrays.clear()
             after = open_checkpoint(sealed, Path(name) / "node-0").masters
         else:
             after = {key: array.numpy() for key, array in arrays.items()}
