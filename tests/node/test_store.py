@@ -117,6 +117,23 @@ def test_files_open_to_others_or_links_are_not_read(store: Store, root: Path) ->
     assert str(root) not in repr(store)
 
 
+def test_a_mapped_file_is_read_as_it_was(store: Store, root: Path) -> None:
+    """A file that is replaced as a whole keeps its content for whoever has mapped it."""
+    store.write("runs/1/model", b"one" * 9999)
+    mapped = store.mapped("runs/1/model")
+    store.write("runs/1/model", b"two")
+    assert bytes(mapped) == b"one" * 9999
+    assert bytes(store.mapped("runs/1/model")) == b"two"
+    store.write("empty", b"")
+    assert bytes(store.mapped("empty")) == b""
+    with pytest.raises(TypeError):
+        mapped[0] = 1
+    (root / "empty").chmod(0o640)
+    for name in ("empty", "missing"):
+        with pytest.raises(StoreError):
+            store.mapped(name)
+
+
 def test_write_read_erase(store: Store, root: Path) -> None:
     """And a write that fails leaves the older file."""
     assert not store.exists("a/b")
