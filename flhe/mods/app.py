@@ -148,20 +148,27 @@ class App:
         shown: Message = Message(  # type: ignore[call-overload]  # Flower has it
             RecordDict(
                 {
-                    contract.terms.arrays_key: records.from_numpy(model.arrays()),
+                    contract.terms.arrays_key: _copy(model),
                     contract.config_key: told,
                 }
             ),
             metadata=metadata,
         )
-        for master in model.masters.values():
-            let_go(master)  # the app has its copy
         try:
             yield shown
         finally:
             shown.content = RecordDict()
             give_back(model.layout.nbytes)
             self.seconds += time.perf_counter() - began
+
+
+def _copy(model: Model) -> ArrayRecord:
+    """Return the app's own copy of a model; of one on disk, one array at a time is in memory."""
+    shown = ArrayRecord()
+    for name, array in model.arrays().items():
+        shown[name] = records.from_array(array)
+        let_go(model.masters[name])
+    return shown
 
 
 @contextmanager

@@ -95,10 +95,11 @@ _HEADERS: dict[tuple[int, int], Callable[..., tuple[tuple[int, ...], bool, np.dt
 
 def from_numpy(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Convert arrays of `to_numpy` back to a record."""
-    return ArrayRecord({name: _array(a) for name, a in arrays.items()})
+    return ArrayRecord({name: from_array(a) for name, a in arrays.items()})
 
 
-def _array(array: NDArray[Any]) -> Array:
+def from_array(array: NDArray[Any]) -> Array:
+    """Convert one array of `to_numpy` back."""
     if array.dtype != np.dtype("V2"):
         return Array(array)
     buffer = io.BytesIO()

@@ -161,9 +161,10 @@ class Model:
         )
         yield memoryview(frame(head, MAGIC))
         yield from _raw(self.layout, self.masters)
-        for kept in (*self.moments.values(), *self.memory.values()):
-            yield little(kept)
-            let_go(kept)
+        kept: list[NDArray[Any]] = [*self.moments.values(), *self.memory.values()]
+        for array in kept:
+            yield little(array)
+            let_go(array)
         if self.mask is not None:
             yield memoryview(self.mask.data)
 

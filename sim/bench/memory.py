@@ -72,7 +72,8 @@ def measure(scheme: str, values: int, progress: Progress | None = None) -> list[
         def note(report: RoundReport) -> None:
             ends.append(len(grid.peaks))
             fold = next(phase for phase in report.phases if phase.name == ADD)
-            added.append((fold.seconds / NODES, fold.server_bytes or 0))
+            # The caller of `start` holds the first model.
+            added.append((fold.seconds / NODES, (fold.server_bytes or 0) - 4 * values))
 
         run = HEStrategy(
             chosen,
