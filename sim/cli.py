@@ -48,6 +48,7 @@ for _command, _panel, *_examples in (
         "flhe bench flashe sash --values 10000 --repeats 3",
         "flhe bench --round flashe --cohort 3 --images 50 --repeats 1",
         "flhe bench --round --deployed --values 100000",
+        "flhe bench --memory --values 100000000",
     ),
     (tables, RESEARCH, "flhe tables --list", "flhe tables flashe-table-2 --out measured"),
     (corrections, RESEARCH, "flhe corrections", "flhe corrections esafl-shift"),

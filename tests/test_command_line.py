@@ -61,6 +61,7 @@ SLOW = (
     "tables flashe",
     "audit",
     "bench --round --deployed",
+    "bench --memory",
     "compare-privacy",
     "rehearse",
     "crowd",

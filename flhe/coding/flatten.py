@@ -135,7 +135,12 @@ class Layout:
 
     def arrays(self, masters: Arrays) -> dict[str, NDArray[Any]]:
         """Return arrays in their own types, from masters; read-only views if already in them."""
-        return {e.name: _from_master(e, masters[e.name]) for e in self.entries}
+        return dict(self.each(masters))
+
+    def each(self, masters: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the names and arrays of `arrays`, one at a time."""
+        for e in self.entries:
+            yield e.name, _from_master(e, masters[e.name])
 
     def change(
         self, new: Arrays, old: Arrays, *, gradients: bool = False

@@ -25,11 +25,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement.states import Epoch
+from flhe.math.buffers import let_go
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import SECRET, U32, U64, Hash, size, within
 from flhe.wire.files import Buffer
@@ -203,5 +205,6 @@ class _Pieces:
             count -= len(part)
             self._at += len(part)
             if self._at == len(view):
+                let_go(np.frombuffer(view, np.uint8))
                 self._index, self._at = self._index + 1, 0
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -17,6 +17,8 @@ HUGE = 1 << 22
 SMALL = 1 << 20
 """Size below which the heap reuses freed blocks, 1 MiB."""
 
+FEW = 1 << 16
+"""Size below which an array stays in memory, 64 KiB: the system reads as much at a time."""
 
 LARGE = 1 << 26
 """Size from which freed memory is given back, 64 MiB."""
@@ -45,18 +47,22 @@ def fixed(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def let_go(array: NDArray[Any]) -> None:
-    """Take a large array over a mapped file out of memory, if it is one; its next use reads it again.
+    """Take an array over a mapped file out of memory, if it is one; its next use reads it again.
 
     So a model on disk takes memory only array by array.
     """
     held: Any = array
-    while isinstance(held, np.ndarray):
-        held = held.base
-    held = held.obj if isinstance(held, memoryview) else held
-    if isinstance(held, mmap.mmap) and array.nbytes >= SMALL and hasattr(mmap, "MADV_DONTNEED"):
-        start = array.ctypes.data - np.frombuffer(held, np.uint8).ctypes.data
-        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        held.madvise(mmap.MADV_DONTNEED, first, start + array.nbytes - first)
+    while isinstance(held, np.ndarray | memoryview):
+        held = held.obj if isinstance(held, memoryview) else held.base
+    if not (isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED")):
+        return
+    whole = np.frombuffer(held, np.uint8)
+    # What was written to a mapping would be lost.
+    if whole.flags.writeable or not array.flags.c_contiguous or array.nbytes < FEW:
+        return
+    start = array.ctypes.data - whole.ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    held.madvise(mmap.MADV_DONTNEED, first, start + array.nbytes - first)
 
 
 _M_MMAP_THRESHOLD = -3
@@ -75,7 +81,7 @@ def give_back_large() -> bool:
 
 
 def give_back(dropped: int) -> None:
-    """Return free memory to the system, once, if `dropped` bytes are worth it.
+    """Return free memory to the system, once, if `dropped` bytes are LARGE or more.
 
     Garbage is collected first: views of Flower's records refer to themselves, so that all arrays of
     a message stay until a collection. After that a program waits for fresh pages: with a small

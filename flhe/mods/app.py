@@ -59,6 +59,15 @@ class App:
     queries: Mapping[str, Answer | Bounded] = field(default_factory=dict)
     seconds: float = 0.0
 
+    def give_back(self, dropped: int) -> None:
+        """Give memory of `dropped` bytes back; the seconds are the app's.
+
+        They grow with all that it keeps in memory, and so with its data.
+        """
+        began = time.perf_counter()
+        give_back(dropped)
+        self.seconds += time.perf_counter() - began
+
     def pass_on(self, message: Message) -> RecordDict:
         """Call the app with the message."""
         with _failing():
@@ -165,7 +174,7 @@ class App:
 def _copy(model: Model) -> ArrayRecord:
     """Return the app's own copy of a model; of one on disk, one array at a time is in memory."""
     shown = ArrayRecord()
-    for name, array in model.arrays().items():
+    for name, array in model.layout.each(model.masters):
         shown[name] = records.from_array(array)
         let_go(model.masters[name])
     return shown

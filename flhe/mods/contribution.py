@@ -10,7 +10,6 @@ from flwr.app import RecordDict
 
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.math.buffers import give_back
 from flhe.mods import records, survivors
 from flhe.mods.follow import Follower
 from flhe.node.journal import Step
@@ -81,7 +80,7 @@ class Turn:
         def encoded(sealer: Sealer) -> tuple[Plain, Support | None]:
             made, used = make(sealer), self.model.layout.nbytes
             self.follower.model = None  # free memory for encryption
-            give_back(used)
+            self.follower.app.give_back(used)
             return made
 
         def ready() -> None:

@@ -19,7 +19,6 @@ from flhe.keys import seal
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.seal import ModelKey
-from flhe.math.buffers import give_back
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure
@@ -160,7 +159,7 @@ class Follower:
         node = self.node
         floats = session.layout.floats if self.contract.terms.codec.sparse else 0
         total = records.to_sealed(header, arrays, take=True, floats=floats)
-        give_back(total.data.nbytes)
+        self.app.give_back(total.data.nbytes)
         round_ = total.slot.round
         if round_ <= model.round:
             return  # the server had not received it
@@ -290,8 +289,9 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
         # Also the sums before one that fails.
         if follower.changed and follower.model is not None:
             node.save_model(follower.model)
-            # From its file it takes no memory while it is not used, and training takes much.
-            follower.model = node.load_model() or follower.model
+    if follower.changed:
+        # From its file it takes no memory while it is not used, and training takes much.
+        follower.model = node.load_model() or follower.model
     base = record.get("history")
     if base is not None and (follower.model is None or follower.model.history != base):
         raise DriftError("this node's model has another history than the others'")

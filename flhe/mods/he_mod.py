@@ -170,8 +170,8 @@ class HEMod:
             step = self.STAGES.get((message.metadata.message_type, name))
             if step is None:
                 raise ProtocolError("a stage that this version of flhe does not know")
-            began = time.perf_counter()
             give_back(records.message_bytes(message.content))  # what unpacking has left
+            began = time.perf_counter()
             content = step(node, record, message, app)
             # Not the app's own time, which would say how many examples it has.
             seconds = time.perf_counter() - began - app.seconds

@@ -63,15 +63,17 @@ def read(path: Path) -> bytes:
 def mapped(path: Path) -> memoryview:
     """Return the content of a file, read from the disk as it is used; raises as `read` does.
 
-    For files that are replaced as a whole: changes within the file would show in the result.
+    For files that are replaced as a whole: changes within the file would show in the result, and a
+    part that is cut off, or that the disk cannot read, ends the process.
     """
     with os_errors("read"):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | SAFE)
-        with os.fdopen(handle, "rb"):  # the mapping outlives it
+        with os.fdopen(handle, "rb") as file:  # a mapping outlives it
             _check_file(handle)
-            if not os.fstat(handle).st_size:  # nothing can be mapped
-                return memoryview(b"")
-            return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
+            try:
+                return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError):  # a file system that maps none, or an empty file
+                return memoryview(file.read())
 
 
 def create(path: Path, data: bytes) -> bool:

@@ -28,10 +28,16 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.task_identity import TaskIdentity
 
 from flhe.errors import FlheError
+from flhe.mods.app import App
 from flhe.strategies.overhead import resident
 from flhe.testing import InProcessGrid
 from flhe_lab.bench.synthetic import client_app
 from flhe_lab.bench.turns import Progress
+
+READS = {"flhe-server-reads": True}
+"""Node config: SASH's sums are read by the server, by default."""
+WAIT_S = 7200.0
+"""Longest wait for a message of a large model, seconds."""
 
 
 @dataclass(slots=True)
@@ -58,7 +64,7 @@ class Apart(InProcessGrid):
     nodes_work_here = False
 
     def __init__(self, nodes: int, place: Path, progress: Progress | None = None) -> None:
-        super().__init__(client_app(), nodes, homes=place)
+        super().__init__(client_app(), nodes, homes=place, node_config=lambda _: READS)
         self._place, self._progress = place, progress or (lambda *_: None)
         self._done = 0
         self.failed: Exception | None = None
@@ -96,7 +102,12 @@ class Apart(InProcessGrid):
         }
         command = [sys.executable, "-m", __name__, str(folder)]
         done = subprocess.run(  # noqa: S603 -- our own module, with an argument of our own
-            command, input=json.dumps(order), capture_output=True, text=True, check=False
+            command,
+            input=json.dumps(order),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WAIT_S,
         )
         if done.returncode:
             raise FlheError(f"a node's process failed: {done.stderr[-500:]}")
@@ -115,7 +126,10 @@ class _Files(dict[str, Any]):
         super().__init__((name, folder / name) for name in names)
 
     def __getitem__(self, name: str) -> bytes:
-        return bytes(super().__getitem__(name).read_bytes())
+        path: Path = super().__getitem__(name)
+        content = path.read_bytes()
+        path.unlink()
+        return content
 
 
 def _answer(folder: Path, order: dict[str, Any], peaks: Peaks) -> dict[str, Any]:
@@ -127,8 +141,17 @@ def _answer(folder: Path, order: dict[str, Any], peaks: Peaks) -> dict[str, Any]
         peaks.end("open")
         reply = call_next(message, context)
         peaks.end("app")
+        trained.append(True)
         return reply
 
+    def give_back(app: App, dropped: int) -> None:
+        old(app, dropped)
+        if trained:  # the app's result is not held any more
+            trained.clear()
+            peaks.end("encode")
+
+    trained: list[bool] = []
+    old, App.give_back = App.give_back, give_back  # type: ignore[method-assign]
     app = client_app(behind=[between])
     peaks.end("start")
     contents = pull_objects(order["names"], lambda name: (folder / name).read_bytes())

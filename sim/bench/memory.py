@@ -29,16 +29,13 @@ from flhe.schemes.registry import SCHEMES
 from flhe.strategies import HEStrategy
 from flhe.strategies.overhead import ADD
 from flhe.strategies.report import RoundReport
-from flhe_lab.bench.apart import Apart
+from flhe_lab.bench.apart import WAIT_S, Apart
 from flhe_lab.bench.host import machine, quiet
 from flhe_lab.bench.synthetic import STEP, initial
 from flhe_lab.bench.turns import Progress
 
 NODES, ROUNDS = 3, 2
-WAIT_S = 7200.0
-"""Longest wait for a stage of a large model, seconds."""
-
-OWN = {"app": 2, "encrypt": 1}
+OWN = {"app": 2, "encode": 1}
 """Models that the app holds in a phase: what it was given and its result, then its result."""
 SERVER = "server: fold"
 

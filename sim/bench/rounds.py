@@ -87,7 +87,7 @@ class PromptGrid(InProcessGrid):
         super().__init__(*args, **more)
         self._arrived = threading.Event()
 
-    def wait(self, seconds: float) -> None:
+    def wait_for_reply(self, seconds: float) -> None:
         """Wait for a reply, for so long at most."""
         self._arrived.wait(seconds)
         self._arrived.clear()  # before its server looks, so none is missed
@@ -102,7 +102,7 @@ class PromptGrid(InProcessGrid):
             replies += found
             pending -= {reply.metadata.reply_to_message_id for reply in found}
             if pending:
-                self.wait(60.0)
+                self.wait_for_reply(60.0)
         return replies
 
     def _put(self, message_id: str, reply: Message) -> None:

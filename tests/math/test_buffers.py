@@ -46,6 +46,14 @@ def test_other_arrays_stay_as_they_are(path: Path) -> None:
         np.testing.assert_array_equal(array, before)
 
 
+def test_what_was_written_to_a_mapping_stays(path: Path) -> None:
+    array = np.memmap(path, np.uint32, "c")
+    array[7] = 99
+    let_go(array)
+    let_go(np.frombuffer(files.mapped(path), np.uint32)[::-1])
+    assert array[7] == 99
+
+
 def test_only_much_is_worth_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr("gc.collect", lambda: done.append("collected"))

@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,8 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from flhe.mods import records
+from flhe.mods import app as mods_app
+from flhe.mods import he_mod, records
 from flhe.mods.he_mod import LOCKS
 from flhe.node import store
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
@@ -375,6 +377,26 @@ def test_nothing_of_a_reply_but_ciphertext_leaves(
     for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):
         assert secret not in sent
     assert {a.stype for a in reply.content[records.UPDATE].values()} == {records.SEALED}
+
+
+def test_what_grows_with_the_apps_memory_is_not_told(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Collecting garbage takes as long as all that an app keeps: its data, for one."""
+    clock, lost = time.perf_counter, [0.0]
+    site = group.sites[0]
+
+    def give_back(_: int) -> None:
+        lost[0] += 1e6
+
+    for module in (he_mod, mods_app):
+        monkeypatch.setattr(module, "give_back", give_back)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + lost[0])
+    for round_ in (1, 2):
+        sums, before = [group.total()] if round_ == 2 else [], lost[0]
+        told = answer(group.ask(site, round_=round_, sums=sums))
+        assert lost[0] >= before + 3e6  # the message, the app's copy, the app's result
+        assert told["crypto-s"] < 1e6
 
 
 @pytest.mark.parametrize("teller", [0, 1])

@@ -40,14 +40,14 @@ def test_what_an_app_holds_is_not_ours() -> None:
     rows = memory._phases(
         [
             ended(1, "round", "start", 9.0, 9),
-            ended(1, "round", "encrypt", 1.0, 500),
-            ended(2, "round", "encrypt", 3.0, 700),
+            ended(1, "round", "encode", 1.0, 500),
+            ended(2, "round", "encode", 3.0, 700),
             ended(1, "sync", "encrypt", 2.0, 300),
         ],
         100,
     )
     assert rows == [
-        memory.Held("round: encrypt", 2.0, 600),
+        memory.Held("round: encode", 2.0, 600),
         memory.Held("sync: encrypt", 2.0, 300),
     ]
 
