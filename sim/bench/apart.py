@@ -144,8 +144,8 @@ def _answer(folder: Path, order: dict[str, Any], peaks: Peaks) -> dict[str, Any]
         trained.append(True)
         return reply
 
-    def give_back(app: App, dropped: int) -> None:
-        old(app, dropped)
+    def give_back(self: App, dropped: int) -> None:
+        old(self, dropped)
         if trained:  # the app's result is not held any more
             trained.clear()
             peaks.end("encode")
