@@ -103,9 +103,8 @@ class StreamGrid(MeteredGrid):
                 if not pending or time.monotonic() >= deadline:
                     break
                 pause = POLL[0] if arrived else min(2 * pause, POLL[1])
-                wait = getattr(
-                    self._grid, "wait_for_reply", time.sleep
-                )  # a grid may know when to look
+                # A grid may know when to look.
+                wait = getattr(self._grid, "wait_for_reply", time.sleep)
                 wait(min(pause, max(deadline - time.monotonic(), 0.0)))
             self.silent |= {self._nodes[message_id] for message_id in pending}
         finally:  # also if the caller stops early

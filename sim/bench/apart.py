@@ -120,16 +120,14 @@ class Apart(InProcessGrid):
 
 
 class _Files(dict[str, Any]):
-    """Objects that are read, and removed, when they are needed."""
+    """Objects that are read when they are needed; Flower's unpacking looks at each one twice."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__((name, folder / name) for name in names)
 
     def __getitem__(self, name: str) -> bytes:
         path: Path = super().__getitem__(name)
-        content = path.read_bytes()
-        path.unlink()
-        return content
+        return path.read_bytes()
 
 
 def _answer(folder: Path, order: dict[str, Any], peaks: Peaks) -> dict[str, Any]:
@@ -149,6 +147,9 @@ def _answer(folder: Path, order: dict[str, Any], peaks: Peaks) -> dict[str, Any]
         if trained:  # the app's result is not held any more
             trained.clear()
             peaks.end("encode")
+
+    def push(name: str, content: bytes) -> None:
+        (folder / name).write_bytes(content)
 
     trained: list[bool] = []
     old, App.give_back = App.give_back, give_back  # type: ignore[method-assign]
@@ -170,13 +171,9 @@ def _answer(folder: Path, order: dict[str, Any], peaks: Peaks) -> dict[str, Any]
         objects = get_all_nested_objects(reply)
         head, names = reply.object_id, list(objects)
         del reply
-        push_objects(objects, lambda name, content: _write(folder / name, content))
+        push_objects(objects, push)
     peaks.end("send")
     return {"head": head, "names": names, "stage": stage, "peaks": peaks.found}
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 if __name__ == "__main__":
