@@ -103,24 +103,24 @@ def server_app() -> ServerApp:
             reporter.emit("waited", seconds=time.perf_counter() - began)
 
         start = synthetic.initial(config["values"])
-        strategy(config["scheme"], finished).start(grid, start, config["rounds"])
+        run = strategy(config["scheme"], len(SITES), synthetic.EXAMPLES, finished)
+        run.start(grid, start, config["rounds"])
         return {}
 
     return synthetic.reporting_app(work)
 
 
-def strategy(name: str, on_round: OnRound) -> FedAvg:
-    """FedAvg of all sites: Flower's in clear, or under a scheme."""
+def strategy(name: str, clients: int, max_examples: int, on_round: OnRound) -> FedAvg:
+    """FedAvg of all clients: Flower's in clear, or under a scheme."""
     from flhe.strategies import SchemeFedAvg
     from flhe.strategies.plain import metered
     from flhe.training.optimizer import Optimizer
 
     names = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
-    nodes: Any = dict.fromkeys(names, len(SITES))
+    how: Any = {**dict.fromkeys(names, clients), "on_round": on_round}
     if name == PLAIN:
-        return metered(Optimizer(), on_round=on_round, **nodes)
-    most = synthetic.EXAMPLES
-    return SchemeFedAvg(deployed(name), max_examples=most, on_round=on_round, **nodes)
+        return metered(Optimizer(), **how)
+    return SchemeFedAvg(deployed(name), max_examples=max_examples, **how)
 
 
 def _wait_for(path: Path, seconds: float) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -27,21 +27,15 @@ from flwr.clientapp import ClientApp
 from flhe.errors import ConfigError
 from flhe.mods import HEMod
 from flhe.schemes import PLAIN
-from flhe.strategies import SchemeFedAvg
-from flhe.strategies.plain import metered
 from flhe.strategies.report import OnRound, RoundReport
 from flhe.testing import InProcessGrid
-from flhe.training.optimizer import Optimizer
 from flhe_app.tasks import TASKS, task_named
 from flhe_app.tasks.base import Score, evaluate, new_model, shuffler, train
 from flhe_app.tasks.workloads import generated
+from flhe_lab.bench.deployed import strategy
 from flhe_lab.bench.host import pinned, quiet, torch_threads
 from flhe_lab.bench.laps import Lap, Row, contenders, in_turns, whole
 from flhe_lab.bench.turns import Progress
-from flhe_lab.rehearsal.app import deployed
-
-if TYPE_CHECKING:
-    from flwr.serverapp.strategy import FedAvg
 
 SEED, RATE, BATCH = 20, 0.01, 32
 """Seed of model and images; learning rate and batch size of training."""
@@ -214,20 +208,10 @@ def _work(name: str, setting: Setting, grid: PromptGrid) -> Callable[[OnRound], 
         arrays = ArrayRecord(new_model(task_named(setting.task), SEED).state_dict())
         # One more than are counted, so that no counted turn has the run's end in it.
         rounds = setting.repeats + 2
-        return strategy(name, setting, on_round).start(grid, arrays, num_rounds=rounds)
+        run = strategy(name, setting.clients, setting.images, on_round)
+        return run.start(grid, arrays, num_rounds=rounds)
 
     return work
-
-
-def strategy(name: str, setting: Setting, on_round: OnRound) -> FedAvg:
-    """FedAvg of all clients: Flower's in clear, or under a scheme."""
-    nodes = dict.fromkeys(
-        ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"), setting.clients
-    )
-    if name == PLAIN:
-        return metered(Optimizer(), on_round=on_round, **nodes)
-    most = setting.images
-    return SchemeFedAvg(deployed(name), max_examples=most, on_round=on_round, **nodes)  # type: ignore[arg-type]
 
 
 def client_app(setting: Setting, data: Sequence[Any], seconds: Seconds, *mods: Any) -> ClientApp:
