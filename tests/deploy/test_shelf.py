@@ -19,14 +19,13 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.fab import Fab
 from flwr.supercore.utils import request_download_link
-from typer.testing import CliRunner
 
-from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe.provision.federation.reviewers import file_of, read_public
 from flhe_app import shelf
 from flhe_lab.rehearsal import app as loopback_app
 from tests.patience import PATIENCE_S
+from tests.provision.site import bad, good
 
 APP_ID = loopback_app.APP_ID
 
@@ -63,14 +62,13 @@ def test_flower_takes_what_a_trusted_reviewer_signed_and_nothing_else(
     fab: Path, tmp_path: Path
 ) -> None:
     reviewer, stranger = key_files(tmp_path, "reviewer"), key_files(tmp_path, "stranger")
-    run = CliRunner().invoke
     public = read_public(reviewer.with_name("reviewer.pub"))
     trusted = yaml.safe_load(file_of([public.public_bytes_raw()]))
     assert not trusts(fab, trusted)
-    assert run(app, ["shelf", "sign", str(fab), "--key", str(stranger)]).exit_code == 0
+    good("shelf", "sign", fab, "--key", stranger)
     assert not trusts(fab, trusted)
-    assert run(app, ["shelf", "sign", str(fab), "--key", str(reviewer)]).exit_code == 0
-    assert run(app, ["shelf", "sign", str(fab), "--key", str(reviewer)]).exit_code == 0
+    good("shelf", "sign", fab, "--key", reviewer)
+    good("shelf", "sign", fab, "--key", reviewer)
     assert len(shelf.signatures(fab)) == 2  # one a key
     assert trusts(fab, trusted)
     content = bytearray(fab.read_bytes())
@@ -146,13 +144,8 @@ def test_what_cannot_work_is_said(fab: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such directory"), shelf.serving(tmp_path / "none"):
         pass
     (tmp_path / "bad").write_text("no key", encoding="utf-8")
-    for words in (
-        ["sign", str(fab), "--key", str(tmp_path / "bad")],
-        ["sign", str(tmp_path / "none.fab"), "--key", str(key_files(tmp_path, "k"))],
-    ):
-        result = CliRunner().invoke(app, ["shelf", *words])
-        assert result.exit_code == 1
-        assert result.stderr.startswith("flhe: ")
+    bad("shelf", "sign", fab, "--key", tmp_path / "bad")
+    bad("shelf", "sign", tmp_path / "none.fab", "--key", key_files(tmp_path, "k"))
     fab.with_name("app.fab.signatures").write_text(json.dumps([{"no": 1}]), encoding="utf-8")
     with pytest.raises(ConfigError, match="damaged"):
         shelf.signatures(fab)

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.common.serde_utils import metadata_to_proto
@@ -43,9 +44,9 @@ class Pushed:
         said = message_to_proto(remove_content_from_message(reply))
         return cls(asked, said, get_object_tree(reply), objects)
 
-    def verdict(self, policy: GatePolicy, now: float | None = None) -> Verdict:
-        now = time.time() if now is None else now
-        return judge(policy, self.asked, self.said, self.tree, self.objects.__getitem__, now)
+    def verdict(self, policy: GatePolicy) -> Verdict:
+        read = self.objects.__getitem__
+        return judge(policy, self.asked, self.said, self.tree, read, time.time())
 
 
 def asking(content: RecordDict, node: int, kind: str = "train") -> Message:
@@ -55,38 +56,27 @@ def asking(content: RecordDict, node: int, kind: str = "train") -> Message:
     return message
 
 
-@dataclass
-class Recorder:
-    """Notes requests and replies of a site by stage."""
-
-    site: Site
-    seen: dict[str, tuple[Message, Message]] = field(default_factory=dict)
-
-    def send(self, content: RecordDict, kind: str = "train") -> Message:
-        message = asking(content, self.site.context.node_id, kind)
-        stage = str(content.config_records["flhe.stage"]["stage"])
-        reply = HEMod(self.site.initial)(message, self.site.context, self.site.app)
-        self.seen[stage] = message, reply
-        return reply
-
-
 def record(path: Path) -> tuple[GatePolicy, dict[str, tuple[Message, Message]]]:
     """The first member's replies to a federation's stages, and its gate's policy."""
-    group = Group(path)
-    recorders = {id(site): Recorder(site) for site in group.sites}
-    for site in group.sites:
-        site.send = recorders[id(site)].send  # type: ignore[method-assign]
-    group.agree()
-    first = group.sites[0]
-    total = group.total()
-    group.ask(first, "sync", sums=[total])
-    group.evaluate(first)
-    group.ask(first, "checkpoint")
-    group.ask(first, "status")
-    seen = recorders[id(first)].seen
+    group, seen = Group(path), dict[Path, dict[str, tuple[Message, Message]]]()
+
+    def noted(site: Site, content: RecordDict, kind: str = "train") -> Message:
+        message = asking(content, site.context.node_id, kind)
+        reply = HEMod()(message, site.context, site.app)
+        stage = str(content.config_records["flhe.stage"]["stage"])
+        seen.setdefault(site.home, {})[stage] = message, reply
+        return reply
+
+    with mock.patch.object(Site, "send", noted):
+        first = group.agree().sites[0]
+        total = group.total()
+        group.ask(first, "sync", sums=[total])
+        group.evaluate(first)
+        group.ask(first, "checkpoint")
+        group.ask(first, "status")
     identity = Store(first.home).identity()
     (path / "site-a.site").write_bytes(Enrolment.make("site-a", identity).to_bytes())
-    return GatePolicy(identity.public), seen
+    return GatePolicy(identity.public), seen[first.home]
 
 
 def answering(
@@ -106,8 +96,3 @@ def clear() -> RecordDict:
             "metrics": MetricRecord({"num-examples": 10, "loss": 0.5}),
         }
     )
-
-
-def without_mod(message: Message, context: Context) -> Message:
-    """An app without HEMod."""
-    return Message(clear(), reply_to=message)

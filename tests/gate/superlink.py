@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,31 +74,19 @@ class SuperLink:
         assert announced.metadata.message_id == tree.object_id
         return made
 
-    def answer(self, name: str, body: bytes) -> Any:
-        """The answer to a request."""
-        if name in SIMPLE:
-            return SIMPLE[name]()
-        return getattr(self, f"_{name.replace('-', '_')}")(body)
-
-    def _register_node(self, _: bytes) -> Any:
-        return RegisterNodeFleetResponse(node_id=self.node)
-
-    def _activate_node(self, _: bytes) -> Any:
-        return ActivateNodeResponse(node_id=self.node)
-
-    def _pull_messages(self, _: bytes) -> Any:
+    def pull_messages(self, _: bytes) -> Any:
         if not self.ask:
             return PullMessagesResponse()
         message, tree = self.ask.pop(0)
         said = message_to_proto(remove_content_from_message(message))
         return PullMessagesResponse(messages_list=[said], message_object_trees=[tree])
 
-    def _pull_object(self, body: bytes) -> Any:
+    def pull_object(self, body: bytes) -> Any:
         content = self.down[PullObjectRequest.FromString(body).object_id]
         found = {"object_found": True, "object_available": True}
         return PullObjectResponse(object_content=content, **found)
 
-    def _push_messages(self, body: bytes) -> Any:
+    def push_messages(self, body: bytes) -> Any:
         request = PushMessagesRequest.FromString(body)
         self.pushes.append(request)
         session, answered = f"up{len(self.pushes)}", request.messages_list[0].metadata
@@ -109,7 +97,7 @@ class SuperLink:
         wanted = sorted(self.pending[session])
         return PushMessagesResponse(objects_to_push=wanted, session_id=session)
 
-    def _push_object(self, body: bytes) -> Any:
+    def push_object(self, body: bytes) -> Any:
         pushed = PushObjectRequest.FromString(body)
         pending = self.pending.get(pushed.session_id, set())
         if pushed.object_id not in pending:
@@ -119,13 +107,19 @@ class SuperLink:
         return PushObjectResponse(stored=True)
 
 
-SIMPLE: dict[str, Any] = {
-    "deactivate-node": DeactivateNodeResponse,
-    "unregister-node": UnregisterNodeFleetResponse,
-    "send-node-heartbeat": lambda: SendNodeHeartbeatResponse(success=True),
-    "get-run": lambda: GetRunResponse(run=Run(run_id=7, fab_hash=FAB)),
-    "get-fab": lambda: GetFabResponse(fab=Fab(hash_str=FAB, content=b"fab")),
-    "confirm-message-received": ConfirmMessageReceivedResponse,
+ANSWERS: dict[str, Callable[[SuperLink, bytes], Any]] = {
+    "register-node": lambda link, _: RegisterNodeFleetResponse(node_id=link.node),
+    "activate-node": lambda link, _: ActivateNodeResponse(node_id=link.node),
+    "deactivate-node": lambda *_: DeactivateNodeResponse(),
+    "unregister-node": lambda *_: UnregisterNodeFleetResponse(),
+    "send-node-heartbeat": lambda *_: SendNodeHeartbeatResponse(success=True),
+    "get-run": lambda *_: GetRunResponse(run=Run(run_id=7, fab_hash=FAB)),
+    "get-fab": lambda *_: GetFabResponse(fab=Fab(hash_str=FAB, content=b"fab")),
+    "pull-messages": SuperLink.pull_messages,
+    "pull-object": SuperLink.pull_object,
+    "push-messages": SuperLink.push_messages,
+    "push-object": SuperLink.push_object,
+    "confirm-message-received": lambda *_: ConfirmMessageReceivedResponse(),
 }
 
 
@@ -155,7 +149,7 @@ def superlink(node: int, context: ssl.SSLContext | None = None) -> Iterator[Supe
                     state.failing[name] -= 1
                     status = 503
                 else:
-                    data = state.answer(name, body).SerializeToString()
+                    data = ANSWERS[name](state, body).SerializeToString()
                     if name == "push-object" and state.losing:
                         state.losing -= 1
                         status, data = 503, b""

@@ -16,7 +16,6 @@ import httpx
 import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.common.serde import message_from_proto
-from flwr.common.serde_utils import metadata_to_proto
 from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
 from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -43,21 +42,20 @@ from tests.patience import PATIENCE_S, until
 
 NODE = 100
 KEYS = generate_key_pairs()
+Replies = dict[str, Pushed]
 
 
 @contextmanager
-def gate(
-    home: Path, policy: GatePolicy, port: int, pinned: bytes | None = None, at: int = 0
-) -> Iterator[GateServer]:
-    """A gate that listens, on a port of its own or on `at`."""
+def gate(home: Path, policy: GatePolicy, port: int, pinned: bytes | None = None) -> Iterator[int]:
+    """The port of a gate that listens."""
     store = Store(home)
     delivery = Delivery(policy, Ledger(store), Upstream(f"127.0.0.1:{port}", None), store)
     made = Gate(delivery, Caller(pinned), Spool(home / "spool"))
-    server = GateServer(("127.0.0.1", at), made, None)
+    server = GateServer(("127.0.0.1", 0), made, None)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield server
+        yield int(server.server_address[1])
     finally:
         server.shutdown()
         server.server_close()
@@ -81,16 +79,11 @@ class Node:
         self.confirm(run, message.metadata.message_id)
         return str(message.metadata.message_id)
 
-    def push(self, pushed: Pushed, after: Callable[[str], None] = lambda _: None) -> None:
+    def push(self, pushed: Pushed) -> None:
         """Push a reply as a SuperNode does."""
         wanted, session = self.send(message_from_proto(pushed.said), pushed.tree, 4711.0)
-        run = pushed.asked.run_id
-
-        def one(name: str, content: bytes) -> None:
-            self.push_object(run, session, name, content)
-            after(name)
-
         contents = ((name, pushed.objects[name]) for name in wanted)
+        one = partial(self.push_object, pushed.asked.run_id, session)
         push_object_contents_from_iterable(contents, one)
 
 
@@ -104,6 +97,15 @@ def node(port: int, keys: Any = KEYS) -> Iterator[Node]:
         yield Node(connection)
 
 
+@contextmanager
+def taken(link: SuperLink, at: int, asked: Message) -> Iterator[Node]:
+    """A node that has pulled a message."""
+    link.give(asked)
+    with node(at) as site:
+        assert site.take() == asked.metadata.message_id
+        yield site
+
+
 @pytest.fixture
 def link() -> Iterator[SuperLink]:
     with superlink(NODE) as made:
@@ -111,13 +113,9 @@ def link() -> Iterator[SuperLink]:
 
 
 @pytest.fixture
-def up(tmp_path: Path, policy: GatePolicy, link: SuperLink) -> Iterator[GateServer]:
-    with gate(tmp_path / "gate", policy, link.port) as server:
-        yield server
-
-
-def port_of(server: GateServer) -> int:
-    return int(server.server_address[1])
+def up(tmp_path: Path, policy: GatePolicy, link: SuperLink) -> Iterator[int]:
+    with gate(tmp_path / "gate", policy, link.port) as at:
+        yield at
 
 
 def codes(home: Path) -> list[tuple[str, int | None]]:
@@ -126,13 +124,11 @@ def codes(home: Path) -> list[tuple[str, int | None]]:
 
 @pytest.mark.parametrize("stage", ["round", "status", "share"])
 def test_a_signed_reply_arrives_whole(
-    link: SuperLink, up: GateServer, seen: Seen, tmp_path: Path, stage: str
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, tmp_path: Path, stage: str
 ) -> None:
     asked, reply = seen[stage]
-    link.give(asked)
-    with node(port_of(up)) as site:
-        assert site.take() == asked.metadata.message_id
-        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    with taken(link, up, asked) as site:
+        site.push(pushed[stage])
     arrived = link.reply()
     assert arrived.content == reply.content
     said, expected = arrived.metadata, reply.metadata
@@ -158,16 +154,14 @@ def _regroup(made: Message) -> None:
 
 @pytest.mark.parametrize("name", HIDDEN)
 def test_nothing_in_clear_goes_beyond_the_gate(
-    link: SuperLink, up: GateServer, seen: Seen, tmp_path: Path, name: str
+    link: SuperLink, up: int, seen: Seen, tmp_path: Path, name: str
 ) -> None:
     """The same search finds it where there is no gate."""
     asked = seen["round"][0]
     found = []
-    for port in (port_of(up), link.port):
-        link.give(asked)
+    for port in (up, link.port):
         link.bytes_in.clear()
-        with node(port) as site:
-            site.take()
+        with taken(link, port, asked) as site:
             site.push(HIDDEN[name](asked))
         raw, text = PLANTED.tobytes(), repr(PLANTED.tobytes())[2:-1].encode()
         forms = raw, text, raw.hex().encode()
@@ -181,39 +175,43 @@ def test_nothing_in_clear_goes_beyond_the_gate(
 
 
 def test_a_second_answer_to_a_message_does_not_leave(
-    link: SuperLink, up: GateServer, seen: Seen, tmp_path: Path
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, tmp_path: Path
 ) -> None:
-    asked, reply = seen["status"]
-    link.give(asked)
-    with node(port_of(up)) as site:
-        site.take()
-        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    asked, _ = seen["status"]
+    with taken(link, up, asked) as site:
+        site.push(pushed["status"])
         with pytest.raises(RunNotRunningException):
             site.push(answering(asked, Error(1, "again")))
-        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))  # as after a lost answer
+        site.push(pushed["status"])  # as after a lost answer
     assert len(link.pushes) == 1
     assert codes(tmp_path / "gate") == [("passed", None), ("refused", 1033)]
 
 
-def test_a_superlink_that_fails_for_a_while_gets_the_reply(
-    link: SuperLink, up: GateServer, seen: Seen
+@pytest.mark.parametrize("how", ["fails for a while", "slow"])
+def test_a_superlink_that_fails_for_a_while_or_is_slow_gets_the_reply(
+    link: SuperLink,
+    up: int,
+    seen: Seen,
+    pushed: Replies,
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, reply = seen["status"]
-    link.give(asked)
-    with node(port_of(up)) as site:
-        site.take()
-        link.failing.update({"push-messages": 1, "push-object": 1})
-        link.losing = 1
-        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    """A slow delivery ends while the SuperNode comes again."""
+    asked, reply = seen["round"]
+    with taken(link, up, asked) as site:
+        if how == "slow":
+            monkeypatch.setattr(proxy, "PATIENCE_S", 0.0)
+        else:
+            link.failing.update({"push-messages": 1, "push-object": 1})
+            link.losing = 1
+        site.push(pushed["round"])
     assert link.reply().content == reply.content
     assert len(link.pushes) == 1  # a ServerApp that has pulled it takes no second announcement
 
 
 def test_a_session_that_ended_before_the_gate_went_on_is_logged(
-    link: SuperLink, up: GateServer, seen: Seen, caplog: pytest.LogCaptureFixture
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked, reply = seen["status"]
-    link.give(asked)
     link.failing["push-object"] = 1 << 30
 
     def end() -> None:
@@ -223,54 +221,11 @@ def test_a_session_that_ended_before_the_gate_went_on_is_logged(
 
     ending = threading.Thread(target=end)
     ending.start()
-    with node(port_of(up)) as site:
-        site.take()
-        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    with taken(link, up, seen["status"][0]) as site:
+        site.push(pushed["status"])
     ending.join(PATIENCE_S)
     assert not link.objects
     assert "goes on without this site" in caplog.text
-
-
-def test_a_gate_that_is_killed_while_it_pushes_goes_on_in_the_same_session(
-    link: SuperLink, place: Path, seen: Seen, tmp_path: Path
-) -> None:
-    asked, reply = seen["round"]
-    link.give(asked)
-    at, home = free_port(), tmp_path / "gate"
-    start = partial(process, home, place / "site-a.site", link.port, at)
-    with start() as first, node(at) as site:
-        site.take()
-        link.failing["push-object"] = 1 << 30
-        pushed = Pushed.of(metadata_to_proto(asked.metadata), reply)
-        wanted, session = site.send(message_from_proto(pushed.said), pushed.tree, 1.0)
-        *early, last = sorted(wanted)
-        for name in early:
-            site.push_object(7, session, name, pushed.objects[name])
-        pusher = threading.Thread(
-            target=site.push_object, args=(7, session, last, pushed.objects[last])
-        )
-        pusher.start()
-        until(lambda: link.paths.count("push-object") > 0)
-        first.kill()
-        first.wait(30)
-        link.failing.clear()
-        with start():
-            pusher.join(PATIENCE_S)
-    assert link.reply().content == reply.content
-    assert len(link.pushes) == 1
-
-
-def test_a_slow_delivery_ends_while_the_supernode_comes_again(
-    link: SuperLink, up: GateServer, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proxy, "PATIENCE_S", 0.0)
-    asked, reply = seen["round"]
-    link.give(asked)
-    with node(port_of(up)) as site:
-        site.take()
-        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
-    assert link.reply().content == reply.content
-    assert len(link.pushes) == 1
 
 
 @contextmanager
@@ -288,32 +243,35 @@ def process(home: Path, site: Path, port: int, at: int) -> Iterator[subprocess.P
             made.kill()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
+@pytest.mark.parametrize("when", ["as it takes the reply", "as it pushes"])
 def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
-    link: SuperLink, place: Path, seen: Seen, tmp_path: Path
+    link: SuperLink, place: Path, seen: Seen, pushed: Replies, tmp_path: Path, when: str
 ) -> None:
-    """The node is known, and the half of the reply that was pushed is kept."""
-    asked, reply = seen["round"]
-    link.give(asked)
-    pushed = Pushed.of(metadata_to_proto(asked.metadata), reply)
-    at, home = free_port(), tmp_path / "gate"
+    """The node is known, what was pushed is kept, and the session up goes on where it had begun."""
+    (asked, reply), objects = seen["round"], pushed["round"].objects
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        at, home = int(free.getsockname()[1]), tmp_path / "gate"
     start = partial(process, home, place / "site-a.site", link.port, at)
-    with start() as first, node(at) as site:
-        site.take()
-        wanted, session = site.send(message_from_proto(pushed.said), pushed.tree, 1.0)
-        names = sorted(wanted)
-        for name in names[:2]:
-            site.push_object(7, session, name, pushed.objects[name])
+    with start() as first, taken(link, at, asked) as site:
+        said = message_from_proto(pushed["round"].said)
+        wanted, session = site.send(said, pushed["round"].tree, 1.0)
+        *early, last = sorted(wanted)
+        for name in early:
+            site.push_object(7, session, name, objects[name])
+        rest = threading.Thread(target=site.push_object, args=(7, session, last, objects[last]))
+        if when == "as it pushes":
+            link.failing["push-object"] = 1 << 30
+            rest.start()
+            until(lambda: link.paths.count("push-object") > 0)
         first.kill()
         first.wait(30)
+        link.failing.clear()
         with start():
-            for name in names[2:]:
-                site.push_object(7, session, name, pushed.objects[name])
+            if when != "as it pushes":
+                rest.start()
+            rest.join(PATIENCE_S)
     assert link.reply().content == reply.content
+    assert len(link.pushes) == 1
     assert codes(home) == [("passed", None)]
 
 
@@ -325,14 +283,14 @@ def post(port: int, path: str, body: bytes, **headers: str) -> int:
 
 
 @pytest.mark.parametrize("path", ["/v1/control/start-run", "/v1/fleet/other", "/", "/health"])
-def test_another_endpoint_is_refused(link: SuperLink, up: GateServer, path: str) -> None:
-    assert post(port_of(up), path, b"") == 404
+def test_another_endpoint_is_refused(link: SuperLink, up: int, path: str) -> None:
+    assert post(up, path, b"") == 404
     assert not link.paths
 
 
-def test_a_request_without_a_signature_is_refused(link: SuperLink, up: GateServer) -> None:
-    assert post(port_of(up), "/v1/fleet/pull-messages", b"") == 400
-    assert post(port_of(up), "/v1/fleet/pull-messages", b"0" * (1 << 17)) == 413
+def test_a_request_without_a_signature_is_refused(link: SuperLink, up: int) -> None:
+    assert post(up, "/v1/fleet/pull-messages", b"") == 400
+    assert post(up, "/v1/fleet/pull-messages", b"0" * (1 << 17)) == 413
     assert not link.paths
 
 
@@ -347,20 +305,16 @@ def register(port: int, keys: Any) -> None:
 def test_another_caller_is_refused(link: SuperLink, policy: GatePolicy, tmp_path: Path) -> None:
     """A process of the same machine that is not the SuperNode reaches nothing."""
     pinned = public_key_to_bytes(KEYS[1])
-    with gate(tmp_path / "gate", policy, link.port, pinned) as server:
-        register(port_of(server), KEYS)
+    with gate(tmp_path / "gate", policy, link.port, pinned) as at:
+        register(at, KEYS)
         with pytest.raises(httpx.HTTPStatusError, match="401"):
-            register(port_of(server), generate_key_pairs())
+            register(at, generate_key_pairs())
     assert link.paths == ["register-node"]
 
 
-def test_an_id_that_did_not_come_down_does_not_go_up(
-    link: SuperLink, up: GateServer, seen: Seen
-) -> None:
-    link.give(seen["status"][0])
+def test_an_id_that_did_not_come_down_does_not_go_up(link: SuperLink, up: int, seen: Seen) -> None:
     named = PLANTED.tobytes().hex() * 2
-    with node(port_of(up)) as site:
-        site.take()
+    with taken(link, up, seen["status"][0]) as site:
         before = len(link.paths)
         for ask in (
             lambda: site.pull_object(7, named),

@@ -1,4 +1,4 @@
-"""`flhe gate` and `flhe site gate`: certificates, keys, settings, and TLS on both sides."""
+"""`flhe gate` and `flhe site gate`: certificates, keys, settings, TLS on both sides, and requests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -15,25 +16,35 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde_utils import metadata_to_proto
+from flwr.proto import node_pb2
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+from flwr.proto.run_pb2 import GetRunResponse, Run
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
 from flhe.gate import certificate
+from flhe.gate.ledger import Ledger
 from flhe.gate.policy import GatePolicy
 from flhe.gate.proxy import GateServer
+from flhe.gate.requests import HEADERS, ROUTES, Caller, read
 from flhe.gate.run import Settings, serve
+from flhe.gate.spool import Spool
 from flhe.gate.upstream import Upstream
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.node.store import Store
 from flhe.provision import gates, node_key
 from flhe.provision.federation import tls
 from flhe.provision.federation.card import Card
+from tests.fuzz.mutations import blind
 from tests.gate.conftest import Seen
 from tests.gate.replies import Pushed
 from tests.gate.superlink import SuperLink, superlink
-from tests.gate.test_proxy import KEYS, NODE, Node
+from tests.gate.test_judge import COUNTS
+from tests.gate.test_proxy import KEYS, NODE, Node, register
 
 HOST = "127.0.0.1"
 
@@ -207,3 +218,115 @@ def test_a_key_of_another_kind(
         gates.site_of(public, None)
     with pytest.raises(ConfigError, match="cannot be read"):
         gates.site_of(tmp_path / "none", None)
+
+
+# --- requests of a SuperNode: the honest one passes, and no mutant of it ---
+
+RUN = 7
+KEY = b"the SuperNode's"
+MESSAGE, PART, FAB = "a" * 64, "b" * 64, "c" * 64
+FIELDS: dict[str, dict[str, Any]] = {
+    "register-node": {"public_key": KEY},
+    "activate-node": {"public_key": KEY, "heartbeat_interval": HEARTBEAT_DEFAULT_INTERVAL},
+    "deactivate-node": {"node_id": NODE},
+    "unregister-node": {"node_id": NODE},
+    "send-node-heartbeat": {"heartbeat_interval": HEARTBEAT_DEFAULT_INTERVAL},
+    "pull-messages": {},
+    "get-run": {"run_id": RUN},
+    "get-fab": {"hash_str": FAB, "run_id": RUN},
+    "pull-object": {"run_id": RUN, "object_id": PART},
+    "confirm-message-received": {"run_id": RUN, "message_object_id": MESSAGE},
+}
+"""Fields of the requests that go up as they are; `node` is added where there is one."""
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """What a SuperLink has named: a node, a run, an app, a message of two objects."""
+    found = Ledger(Store(tmp_path / "gate"))
+    found.note("activate-node", ActivateNodeResponse(node_id=NODE).SerializeToString())
+    asked = Message(metadata=Metadata(run_id=RUN, message_id=MESSAGE))
+    tree = ObjectTree(object_id=MESSAGE, children=[ObjectTree(object_id=PART)])
+    down = PullMessagesResponse(messages_list=[asked], message_object_trees=[tree])
+    found.note("pull-messages", down.SerializeToString())
+    said = GetRunResponse(run=Run(run_id=RUN, fab_hash=FAB))
+    found.note("get-run", said.SerializeToString())
+    return found
+
+
+def honest(name: str, **other: str) -> bytes:
+    kind = ROUTES[name].kind
+    node = {"node": node_pb2.Node(node_id=NODE)} if "node" in kind.DESCRIPTOR.fields_by_name else {}
+    return bytes(kind(**node, **FIELDS[name] | other).SerializeToString(deterministic=True))
+
+
+def named(name: str) -> set[bytes]:
+    """All requests of a kind whose values the SuperLink has named: a message has two objects."""
+    both = {honest(name, object_id=MESSAGE)} if name == "pull-object" else set()
+    return {honest(name), *both}
+
+
+def passing(ledger: Ledger, name: str, seeds: range) -> set[bytes]:
+    """The mutants of a request that pass."""
+    samples = [honest(each) for each in FIELDS]
+    found = set[bytes]()
+    for seed in seeds:
+        body = blind(honest(name), samples, Random(seed))
+        try:
+            read(ROUTES[name], body, ledger, KEY)
+        except ProtocolError:
+            continue
+        found.add(body)
+    return found
+
+
+def test_all_requests_are_here() -> None:
+    assert FIELDS.keys() | {"push-messages", "push-object"} == ROUTES.keys()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", FIELDS)
+def test_no_mutant_goes_up(ledger: Ledger, name: str, count: int) -> None:
+    read(ROUTES[name], honest(name), ledger, KEY)
+    assert passing(ledger, name, range(count)) <= named(name)
+
+
+@pytest.mark.sweep
+def test_the_spool_takes_no_mutant_that_is_not_a_tree(ledger: Ledger, tmp_path: Path) -> None:
+    """A mutant of an announcement is refused, or waits for objects; nothing else is written."""
+    spool = Spool(tmp_path / "spool")
+    tree = ObjectTree(object_id=MESSAGE, children=[ObjectTree(object_id=PART)])
+    said = Message(metadata=Metadata(run_id=RUN, reply_to_message_id=MESSAGE))
+    whole = {"messages_list": [said], "message_object_trees": [tree]}
+    sample = PushMessagesRequest(node=node_pb2.Node(node_id=NODE), **whole).SerializeToString(  # type: ignore[arg-type]
+        deterministic=True
+    )
+    for seed in range(10_000):
+        body = blind(sample, [sample], Random(seed))
+        try:
+            spool.announce(read(ROUTES["push-messages"], body, ledger, KEY))
+        except ProtocolError:
+            continue
+    names = [path.name for path in (tmp_path / "spool").iterdir()]
+    assert 1 <= len(names) <= 4
+    assert all(len(name) == 64 for name in names)
+
+
+@pytest.fixture(scope="module")
+def signed_headers() -> dict[str, str]:
+    """Headers that Flower's client writes."""
+    with superlink(NODE) as link:
+        register(link.port, KEYS)
+        return dict(link.headers)
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_with_more_than_its_value_does_not_pass(
+    signed_headers: dict[str, str], name: str
+) -> None:
+    kept, _ = Caller().check(signed_headers)
+    assert kept == {each: signed_headers[each] for each in HEADERS}
+    own = signed_headers[name]
+    for value in ("", own + "\n", own + " 4711", "\N{SNOWMAN}", "A" * 5000):
+        with pytest.raises((ProtocolError, AuthenticationError)):
+            Caller().check({**signed_headers, name: value})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,11 @@ def bad(*command: object, code: int = 1) -> str:
     assert result.output.startswith("flhe: ")
     assert result.output.count("\n") == 1
     return result.output
+
+
+def text_of(config: Mapping[str, object]) -> str:
+    """A node config as it is typed."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
 
 
 def keygen(tmp: Path, *names: str) -> None:

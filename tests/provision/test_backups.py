@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from flhe.node.checkpoint import open_checkpoint
 from flhe.node.store import Store
 from flhe.provision import backups, key_commands
 from flhe.wire import files
-from tests.mods.harness import Group, Site, answer, refused, update
+from tests.attacks.test_checkpoints import epoch_of
+from tests.mods.harness import Group, answer, refused, update
 from tests.provision.site import backup, bad, good, keygen, restore
 
 PHRASE = "five random words are good"
@@ -158,24 +160,14 @@ def test_a_terminal_asks_twice_for_a_new_passphrase(
         asked.append(confirmation_prompt)
         return PHRASE
 
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setattr(key_commands.typer, "prompt", prompt)
-    monkeypatch.setattr(key_commands.sys, "stdin", Terminal())
+    monkeypatch.setattr(key_commands.sys, "stdin", SimpleNamespace(isatty=lambda: True))
     assert key_commands._passphrase(None, new=True) == PHRASE
     assert key_commands._passphrase(None, new=False) == PHRASE
     assert asked == [True, False]
 
 
 # --- what a backup reads: sealed models, and nothing else of what was ever on the wire ---
-
-
-def epoch_of(site: Site) -> Epoch:
-    store = Store(site.home)
-    (only,) = store.names("epochs/*")
-    return Epoch.from_bytes(store.read(only))
 
 
 def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import socket
 import ssl
@@ -13,15 +11,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from flwr.common.config import parse_config_args
 
 from flhe.errors import ConfigError
@@ -40,10 +36,12 @@ from flhe.provision.check_home import check_home, check_nodes
 from flhe.provision.check_tls import check_tls
 from flhe.provision.checks import Check
 from flhe.provision.doctor import examine
+from flhe.provision.federation import tls
+from flhe.provision.federation.tls import TlsFiles
 from flhe.provision.flower_config import as_flower_reads
 from flhe.schemes.esafl.scheme import Esafl
 from tests.patience import until
-from tests.provision.site import good, keygen, made, run
+from tests.provision.site import good, keygen, made, run, text_of
 
 ABC = ("site-a", "site-b", "site-c")
 
@@ -89,13 +87,12 @@ def test_a_node_that_may_start(config: dict[str, object], tmp_path: Path) -> Non
     warned = {name for name, check in checks.items() if check.level == "warn"}
     assert warned <= {"path", "clock"}  # of this machine
     assert checks["member"].says == "site-a, one of 3 sites"
-    names = ("home", "identity", "roster hash", "schemes", "allows", "survivors", "gate")
-    for name in names:
+    for name in ("home", "identity", "roster hash", "schemes", "allows", "survivors", "gate"):
         assert checks[name].level == "ok", checks[name]
 
 
 def test_the_command(config: dict[str, object]) -> None:
-    text = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
+    text = text_of(config)
     assert "site-a, one of" in good("doctor", "--node-config", text)
     listed = json.loads(run("doctor", "--node-config", text, "--json").stdout)
     assert all(set(one) == {"name", "level", "says", "mend"} for one in listed)
@@ -271,8 +268,8 @@ def test_settings_that_limit_nothing(
 
 def test_settings_that_flower_drops(config: dict[str, object]) -> None:
     """Its parser takes what looks like a pair, and says nothing of the rest."""
-    text = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items() if k != "flhe-min-survivors")
-    good("doctor", "--node-config", text + " flhe-min-survivors=3 partition-id=0")
+    good("doctor", "--node-config", text_of(config) + " partition-id=0")
+    text = text_of({k: v for k, v in config.items() if k != "flhe-min-survivors"})
     for slip in (
         "flhe-min-survivors = 3",
         "flhe-min-survivors:3",
@@ -431,8 +428,7 @@ def test_a_gate_that_lets_an_update_out(
     check = found(config)["gate"]
     assert check.level == "fail"
     assert check.says.startswith(f"it did not stop {says}")
-    text = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
-    assert run("doctor", "--node-config", text).exit_code == 1
+    assert run("doctor", "--node-config", text_of(config)).exit_code == 1
 
 
 def test_a_flower_that_the_gate_cannot_speak_with(
@@ -456,26 +452,16 @@ def test_federations_are_counted(config: dict[str, object]) -> None:
 # --- TLS ---
 
 
-def certificate(
-    folder: Path, *, days: int, begins: int = -1, ip: str = "127.0.0.1"
-) -> tuple[Path, Path]:
-    """A CA's certificate, and a server's with its key; one key for both is enough here."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hospital-a")])
-    first, last = (now + datetime.timedelta(days=d) for d in (begins, days))
-    ours = x509.CertificateBuilder(name, name, key.public_key(), 1, first, last)
-    for_ip = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ip))])
-    ours = ours.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    made = ours.add_extension(for_ip, critical=False).sign(key, hashes.SHA256())
-    pem = serialization.Encoding.PEM
-    both = key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ) + made.public_bytes(pem)
+def certificate(folder: Path, days: int, after: int = 0, ip: str = "127.0.0.1") -> TlsFiles:
+    """Of an authority and a server, made as if today were so many days later."""
+    then = datetime.now(UTC) + timedelta(after)
+    clock = SimpleNamespace(now=lambda _: then)
     folder.mkdir()
-    (folder / "server.pem").write_bytes(both)
-    (folder / "ca.crt").write_bytes(made.public_bytes(pem))
-    return folder / "ca.crt", folder / "server.pem"
+    with pytest.MonkeyPatch.context() as patch:
+        later = SimpleNamespace(datetime=clock, UTC=UTC, timedelta=timedelta)
+        patch.setattr(tls, "datetime", later)
+        patch.setattr(tls, "LOOPBACK", ip)
+        return tls.make(folder, "hospital-a", ip, days)
 
 
 @pytest.fixture
@@ -483,14 +469,14 @@ def serve() -> Iterator[Any]:
     """A TLS server with a certificate, or one that answers in clear; its address."""
     sockets = []
 
-    def start(server: Path | None) -> str:
+    def start(server: TlsFiles | None) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
         sockets.append(listener)
 
         def answer() -> None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             if server is not None:
-                context.load_cert_chain(server)
+                context.load_cert_chain(server.certificate, server.key)
             try:
                 plain, _ = listener.accept()
                 with plain:
@@ -514,20 +500,20 @@ def serve() -> Iterator[Any]:
     [
         ({"days": 90}, "ok", "89 days left"),
         ({"days": 9}, "warn", "8 days left"),
-        ({"days": -1, "begins": -9}, "fail", "has expired"),
-        ({"days": 90, "begins": 3}, "fail", "not valid yet"),
+        ({"days": 8, "after": -9}, "fail", "has expired"),
+        ({"days": 90, "after": 4}, "fail", "not valid yet"),
         ({"days": 90, "ip": "127.0.0.9"}, "fail", "is not for 127.0.0.1"),
     ],
 )
 def test_tls(serve: Any, tmp_path: Path, how: dict[str, Any], level: str, says: str) -> None:
-    roots, server = certificate(tmp_path / "pki", **how)
-    check = check_tls(serve(server), roots)
+    server = certificate(tmp_path / "pki", **how)
+    check = check_tls(serve(server), server.authority)
     assert (check.level, says in check.says) == (level, True), check
 
 
 def test_tls_that_is_none(serve: Any, tmp_path: Path) -> None:
-    roots, _ = certificate(tmp_path / "pki", days=90)
-    _, stranger = certificate(tmp_path / "other", days=90)
+    roots = certificate(tmp_path / "pki", days=90).authority
+    stranger = certificate(tmp_path / "other", days=90)
     assert "cannot be verified" in check_tls(serve(stranger), roots).says
     assert "answers without TLS" in check_tls(serve(None), roots).says
     closed = socket.create_server(("127.0.0.1", 0))

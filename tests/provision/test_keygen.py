@@ -1,8 +1,7 @@
-"""`flhe keygen`: one private file a site, all of one dealing, and nothing half done."""
+"""`flhe keygen`: an identity of a site; dealt keys, one private file a site, and nothing half done."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ import pytest
 from flhe.errors import StoreError
 from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
+from flhe.keys.roster import fingerprint
+from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.roster import Member, Roster
 from flhe.provision import keygen
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.wire import files
 from tests.provision.site import bad, good
 from tests.rosters import write_pinned
-
-refused = partial(bad)
 
 NAMES = ("hospital-a", "Hospital.B", "clinic_c", "lab-9")
 
@@ -91,26 +90,26 @@ def test_a_site_shows_what_it_may(tmp_path: Path) -> None:
     assert len(output) < 600  # a key has thousands of digits
     assert shown <= set("0123456789abcdefghijklmnopqrstuvwxyz;")
     path.chmod(0o640)
-    assert "chmod 600" in refused("keygen", "--show", path)
+    assert "chmod 600" in bad("keygen", "--show", path)
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-1])
-    assert "damaged" in refused("keygen", "--show", path)
+    assert "damaged" in bad("keygen", "--show", path)
 
 
 def test_no_key_is_overwritten(tmp_path: Path) -> None:
     deal(tmp_path)
     folder = tmp_path / "keys"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert "exists already" in deal(tmp_path, do=refused)
+    assert "exists already" in deal(tmp_path, do=bad)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     left = folder / f"clinic_c{keygen.SUFFIX}"
     left.rename(folder / "elsewhere")
-    assert "exists already" in deal(tmp_path, do=refused)
+    assert "exists already" in deal(tmp_path, do=bad)
     assert not left.exists()
     for path in folder.iterdir():
         path.unlink()
     left.symlink_to(tmp_path / "roster")
-    assert "exists already" in deal(tmp_path, do=refused)
+    assert "exists already" in deal(tmp_path, do=bad)
 
 
 def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +122,7 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return create(path, data)
 
     monkeypatch.setattr(files, "create", full)
-    assert "No space left" in deal(tmp_path, do=refused)
+    assert "No space left" in deal(tmp_path, do=bad)
     assert len(made) == 2
     assert not list((tmp_path / "keys").iterdir())
 
@@ -142,7 +141,7 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 )
 def test_refuses(options: list[str], how: dict[str, Any], message: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    assert message in deal(tmp_path, *options, **how, do=refused)
+    assert message in deal(tmp_path, *options, **how, do=bad)
     assert [path.name for path in tmp_path.iterdir()] == ["roster"]
 
 
@@ -153,8 +152,37 @@ def test_refuses(options: list[str], how: dict[str, Any], message: str, tmp_path
         ("--scheme flashe", "--scheme flashe: keys can be dealt for esafl only"),
         ("--scheme esafl --roster r --out o", "--roster-hash HEX is missing"),
         ("--show /no/such/file", "--show /no/such/file: the file is missing"),
+        ("--name site-a", "takes --home DIR and --name NAME"),
+        ("--home h --name a --scheme esafl", "dealt keys take neither"),
+        ("--home h --name ../a", "name must be"),
     ],
     ids=str,
 )
-def test_refuses_what_is_incomplete(options: str, message: str) -> None:
-    assert message in refused("keygen", *options.split())
+def test_refuses_what_is_incomplete_or_no_name(
+    options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in bad("keygen", *options.split())
+    assert not list(tmp_path.iterdir())
+
+
+# --- an identity ---
+
+
+def test_an_identity_is_made_once(tmp_path: Path) -> None:
+    home, out = tmp_path / "new" / "home", tmp_path / "a.site"
+    said = good("keygen", "--home", home, "--name", "site-a", "--out", out)
+    seed = (home / "identity.key").read_bytes()
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / "identity.key").stat().st_mode & 0o777 == 0o600
+    key = Identity(seed).public
+    assert key.hex() in said
+    assert all(line in said for line in fingerprint.lines(key))
+    assert seed.hex() not in said
+    assert Enrolment.from_bytes(out.read_bytes()).member.public == key
+    again = ("--name", "site-a", "--out", out)
+    assert "has an identity already" in good("keygen", "--home", home, *again)
+    # A request goes where nothing is.
+    assert "not overwritten" in bad("keygen", "--home", tmp_path / "other", *again)
+    assert (home / "identity.key").read_bytes() == seed
+    assert Enrolment.from_bytes(out.read_bytes()).member.public == key

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from flhe import packages
-from flhe.cli import app
 from flhe.coding.select import Select
 from flhe.coding.sparsify import SMALL
 from flhe.errors import ConfigError
@@ -25,7 +23,8 @@ from flhe_lab.advise.offers import OFFERS, work
 from flhe_lab.advise.ranking import Advice, advise
 from flhe_lab.tables import phase_costs as who
 from flhe_lab.tables.store import Store
-from tests.sim.advise.made_up import machine
+from tests.provision.site import bad, good, run
+from tests.sim.advise.test_calibration import machine
 
 UNIT_S = {who.FEDML: 3e-7, who.FEDML_TENTH: 4e-8, who.BATCHCRYPT: 5e-4, who.SASH: 7e-9}
 
@@ -288,20 +287,17 @@ def test_on_the_command_line(tmp_path, monkeypatch) -> None:
     Store(calibrate.cache_folder()).put("calibration", SPEED.to_json())
     said = ["advise", "--params", "25M", "--clients", "12", "--uplink", "40Mbps"]
 
-    def run(*more: str) -> dict[str, Any]:
-        found = CliRunner().invoke(app, [*said, *more])
-        assert found.exit_code == 0, found.output
-        document = json.loads(CliRunner().invoke(app, [*said, *more, "--json"]).stdout)
-        assert document["advice"].splitlines()[0] in " ".join(found.output.split())
+    def advice(*more: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(run(*said, *more, "--json").stdout)
+        assert document["advice"].splitlines()[0] in " ".join(good(*said, *more).split())
         return document
 
-    lossy = run("--dropout", "0.05")
+    lossy = advice("--dropout", "0.05")
     names = {row["name"] for row in (*lossy["ranked"], *lossy["excluded"])}
     assert names == {offer.name for offer in OFFERS}
-    assert run("--members-may-collude")["asked"]["members_may_collude"]
-    assert "FLASHE, top 10%" in [row["name"] for row in run("--sparse")["ranked"]]
-    wrong = CliRunner().invoke(app, [*said[:-1], "40"])
-    assert (wrong.exit_code, "say the unit" in wrong.output) == (1, True)
+    assert advice("--members-may-collude")["asked"]["members_may_collude"]
+    assert "FLASHE, top 10%" in [row["name"] for row in advice("--sparse")["ranked"]]
+    assert "say the unit" in bad(*said[:-1], "40")
 
 
 def test_a_noise_multiplier_for_a_privacy_budget() -> None:

@@ -1,4 +1,4 @@
-"""The privacy audit: what an attacker sees and may use, what it finds, what is reported."""
+"""The privacy audit: what an attacker sees and may use, what it finds, what is reported; and SSIM."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch.nn import functional
-from typer.testing import CliRunner
 
-from flhe.cli import app as cli
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError
 from flhe_lab.audit import images as audit_images
@@ -24,7 +23,8 @@ from flhe_lab.audit import report as privacy_audit
 from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
 from flhe_lab.audit.leakage import ALL, NONE, RULES, Audit, Point, Setting, audit, hidden, maps
 from flhe_lab.audit.lenet import lenet
-from flhe_lab.audit.ssim import ssim
+from flhe_lab.audit.ssim import C1, ssim
+from tests.provision.site import good
 
 SHAPE = (3, 32, 32)
 MODEL = lenet(3).double()
@@ -43,8 +43,8 @@ def seen(i: int = 1, hide: float = 0.0) -> Seen:
     return Seen(values, np.random.default_rng(0).random(values.size) >= hide)
 
 
-def attack(view: Seen, steps: int, restarts: int = 1, seed: int = 7) -> Guess:
-    return invert(MODEL, view, SHAPE, 10, Attack(steps, restarts), seed)
+def attack(view: Seen, steps: int, restarts: int = 1) -> Guess:
+    return invert(MODEL, view, SHAPE, 10, Attack(steps, restarts), 7)
 
 
 # --- the attack ---
@@ -146,9 +146,7 @@ def test_every_image_is_attacked_in_every_way() -> None:
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "audit.svg"
     monkeypatch.setattr(privacy_audit, "QUICK_ATTACK", Attack(2, 1))
-    options = ["--quick", "--select", "0.25", "--noise", "0.1"]
-    done = CliRunner().invoke(cli, ["audit", str(out), *options])
-    assert done.exit_code == 0, done.output
+    shown = good("audit", out, "--quick", "--select", "0.25", "--noise", "0.1")
     assert out.read_text(encoding="utf-8").count("SSIM") >= 6 * 2
     assert "most sensitive by labels" in (tmp_path / "audit_curve.svg").read_text(encoding="utf-8")
     data = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
@@ -158,7 +156,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert setting["shares"] == [0.1, 0.25, 0.5]
     assert [image["name"] for image in data["images"]] == ["china.jpg", "digits"]
     assert len(data["points"]) == 2 * len(data["means"]) == 2 * (2 + 4 * 3)
-    said = " ".join(done.output.split())
+    said = " ".join(shown.split())
     assert all(line in said for line in data["words"])
 
 
@@ -225,3 +223,35 @@ def test_settings_that_are_refused(tmp_path: Path, given: dict[str, Any], match:
     with pytest.raises(ConfigError, match=r"a figure is a \.svg"):
         privacy_audit.run(tmp_path / "audit.pdf")
     assert not list(tmp_path.iterdir())
+
+
+# --- SSIM: against scikit-image, and closed forms ---
+
+INDEX = np.arange(3 * 32 * 40).reshape(3, 32, 40)
+NOISE = (INDEX * INDEX * 7919 % 1009) / 1008
+NEAR = np.clip(0.8 * NOISE + 0.1 + 0.1 * np.sin(INDEX / 17), 0, 1)
+SLOPE = (INDEX % 40 + INDEX // 40 % 32) / 70
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (NOISE, NOISE, 1.0),
+        (NOISE, NEAR, 0.9386353556303794),
+        (NEAR, SLOPE, 0.016219989911814916),
+        (SLOPE, 1 - SLOPE, -0.2878996508105227),
+        (NOISE, NOISE[:, ::-1], 0.02794992261628188),
+    ],
+)
+def test_scikit_image_agrees(
+    one: NDArray[np.float64], other: NDArray[np.float64], expected: float
+) -> None:
+    """Its `structural_similarity`, gaussian_weights=True, sigma=1.5, use_sample_covariance=False."""
+    assert ssim(one, other) == pytest.approx(expected, abs=1e-12)
+    assert ssim(other, one) == pytest.approx(expected, abs=1e-12)
+
+
+def test_flat_images_differ_by_their_means_alone() -> None:
+    one, other = np.full((1, 11, 11), 0.25), np.full((1, 11, 11), 0.75)
+    expected = (2 * 0.25 * 0.75 + C1) / (0.25**2 + 0.75**2 + C1)
+    assert ssim(one, other) == pytest.approx(expected, abs=1e-12)

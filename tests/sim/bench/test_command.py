@@ -1,30 +1,34 @@
-"""`flhe bench`: turns, rows, tables and the command around them."""
+"""`flhe bench`: turns, rows, tables and the command around them; memory, in processes of their own."""
 
 from __future__ import annotations
 
 import builtins
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 from rich.console import Console
-from typer.testing import CliRunner
 
-from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe_app import style
-from flhe_lab.bench import figures, phe
+from flhe_lab.bench import figures, memory, phe
+from flhe_lab.bench.apart import Apart, Peaks
 from flhe_lab.bench.contender import Contender, Laps, Setting
+from flhe_lab.bench.synthetic import STEP, initial
 from flhe_lab.bench.table import table
 from flhe_lab.bench.turns import Measured, Times, measure
+from tests.provision.site import run
 
 SMALL = Setting(values=20_000, cohort=5, dropouts=1)
 
 
-def stub(name: str = "stub", **known: object) -> Contender:
-    return Contender(name, {"encrypt": lambda: None}, **known)  # type: ignore[arg-type]
+def stub(**known: object) -> Contender:
+    return Contender("stub", {"encrypt": lambda: None}, **known)  # type: ignore[arg-type]
 
 
 def test_a_sample_is_projected_and_laps_are_believed() -> None:
@@ -75,7 +79,7 @@ def test_json_is_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phe, "SAMPLE", 1)  # a power takes python-paillier 23 ms
     monkeypatch.setattr(phe, "REPEATS", 1)
     words = ["bench", "flashe", "esafl", "--peers", "--values", "5000", "--repeats", "1"]
-    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    found = json.loads(run(*words, "--json").stdout)
     assert set(found) == {"machine", "rows"}
     names = ["flashe", "esafl", "esafl rns-8192", "openssl-aes-ctr", "numpy-add-f32"]
     assert [row["name"] for row in found["rows"]][:5] == names
@@ -111,12 +115,6 @@ def test_the_table_fits_a_terminal_of_80() -> None:
     assert "…" not in text
 
 
-def test_a_scheme_that_there_is_not() -> None:
-    result = CliRunner().invoke(app, ["bench", "rot13"])
-    assert result.exit_code != 0
-    assert "unknown scheme" in " ".join(result.output.split())
-
-
 # --- figures ---
 
 
@@ -148,3 +146,71 @@ def test_data_lie_beside_a_figure_and_some_can_go_nowhere(
     monkeypatch.setattr(builtins, "__import__", none)
     with pytest.raises(ConfigError, match=r"pip install 'matplotlib>="):
         figures.check(tmp_path / "a.svg")
+
+
+# --- `flhe bench --memory`: each message in a process of its own, and what it held there ---
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own figures")
+
+
+@linux
+def test_a_peak_is_of_its_phase() -> None:
+    peaks = Peaks()
+    peaks.end("before")
+    np.ones(20 << 20, np.uint8)
+    peaks.end("large")
+    peaks.end("small")
+    _, large, small = peaks.found
+    assert large["peak_bytes"] - small["peak_bytes"] > 15 << 20
+    assert min(large["seconds"], small["seconds"]) > 0
+
+
+def test_what_an_app_holds_is_not_ours() -> None:
+    def ended(node: int, stage: str, phase: str, seconds: float, peak: int) -> dict[str, Any]:
+        known = {"node": node, "stage": stage, "phase": phase}
+        return {**known, "seconds": seconds, "peak_bytes": peak}
+
+    rows = memory._phases(
+        [
+            ended(1, "round", "start", 9.0, 9),
+            ended(1, "round", "encode", 1.0, 500),
+            ended(2, "round", "encode", 3.0, 700),
+            ended(1, "sync", "encrypt", 2.0, 300),
+        ],
+        100,
+    )
+    assert rows == [
+        memory.Held("round: encode", 2.0, 600),
+        memory.Held("sync: encrypt", 2.0, 300),
+    ]
+
+
+def test_a_wrong_model_is_an_error() -> None:
+    start = initial(100)
+    mean = memory.ROUNDS * STEP * 2
+    after = {name: array.numpy() + mean for name, array in start.items()}
+    memory._check(start, after)
+    after["layer-0"][7] += STEP
+    with pytest.raises(FlheError, match="not what the nodes have made"):
+        memory._check(start, after)
+
+
+@linux
+def test_a_process_that_fails_is_not_waited_for(tmp_path: Path) -> None:
+    with Apart(3, tmp_path) as grid:
+        grid.contexts[100].node_config["flhe-trust"] = object()  # no message can hold it
+        with pytest.raises(TypeError, match="JSON"):
+            memory.HEStrategy(min_train_nodes=3, min_available_nodes=3).start(
+                grid, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), 1
+            )
+
+
+@linux
+@pytest.mark.sweep
+def test_a_whole_measurement() -> None:
+    result = run("bench", "sash", "--memory", "--values", "2000", "--json")
+    assert result.exit_code == 0, result.output
+    [found] = json.loads(result.stdout)
+    rows = {row["phase"]: row for row in found["rows"]}
+    assert {"round: open", "round: encrypt", "unmask: encrypt", memory.SERVER} <= rows.keys()
+    assert all(row["peak_bytes"] > 10 << 20 and row["seconds"] >= 0 for row in rows.values())

@@ -13,9 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from flhe.cli import app as cli
 from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.testing import InProcessGrid
@@ -27,6 +25,7 @@ from flhe_lab.crowd.found import Asked, Found
 from flhe_lab.crowd.phases import PhaseGrid, Window
 from flhe_lab.crowd.report import FURTHER, MEMORY, QUANTITIES, growth, together
 from flhe_lab.crowd.run import RayRun
+from tests.provision.site import run as flhe
 
 CROWDS = Path(__file__).parents[3] / "docs" / "crowds.json"
 WHOLE = "all processes"
@@ -290,7 +289,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             return replace(found(self._asked.clients), asked=self._asked)
 
     def crowd(*words: str, says: str = "", code: int = 0) -> str:
-        done = CliRunner().invoke(cli, ["crowd", *words])
+        done = flhe("crowd", *words)
         assert done.exit_code == code, done.output
         assert says in " ".join(done.output.split())
         return done.stdout
@@ -318,13 +317,7 @@ def test_the_engine_itself(drops: int) -> None:
     ran = RayRun(Asked(9, 1000, 2, drops=drops), LIMIT_S).run()
     assert len(ran.survivors) == 2
     assert min(ran.survivors) >= 9 - drops
-    assert {
-        "advertise",
-        "share",
-        "confirm",
-        "round",
-        "consist",
-        "unmask",
-    } <= ran.client_cpu_s.keys()
+    stages = {"advertise", "share", "confirm", "round", "consist", "unmask"}
+    assert stages <= ran.client_cpu_s.keys()
     assert ran.error < 1e-5
     assert ran.tree_bytes > ran.server_bytes > 0

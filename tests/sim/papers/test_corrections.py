@@ -13,10 +13,7 @@ from typing import Any, get_args
 import click
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.math import ring
 from flhe_lab.advise import wan
@@ -35,6 +32,7 @@ from flhe_lab.papers.corrections.proof import (
     proofs,
 )
 from flhe_lab.tables.command import sections
+from tests.provision.site import COMMANDS, run
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "corrections.md").read_text(encoding="utf-8")
@@ -71,7 +69,7 @@ def test_what_it_names_exists(proof: Proof) -> None:
     elif words[:2] == ["flhe", "tables"]:
         assert sections(words[2:])
     elif words:
-        command: click.Command = typer.main.get_command(app)
+        command: click.Command = COMMANDS
         while isinstance(command, click.Group):
             words.pop(0)
             command = command.commands[words[0]]
@@ -98,7 +96,7 @@ def test_a_proof_without_a_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _said(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["corrections", *words])
+    result = run("corrections", *words)
     return result.exit_code, " ".join(result.output.split())
 
 

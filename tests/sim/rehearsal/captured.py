@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushOb
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from flhe.keys.agreement.messages import Envelope
-from flhe.mods import records
 from flhe.schemes.flashe import masking
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
@@ -45,53 +45,30 @@ def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"flhe.schemes.flashe.{module}.masks", zeros)
 
 
-class Trains(harness.App):
-    """Adds its site's update to the model, and notes both."""
-
-    def __init__(self, site: int, notes: Path) -> None:
-        super().__init__()
-        self.site, self.notes = site, notes
-
-    def content(self, message: Message) -> RecordDict:
-        """What the app answers."""
-        before = records.to_numpy(message.content["arrays"])
-        received = np.concatenate([array.reshape(-1) for array in before.values()])
-        trained = received + loopback_app.update("flashe", self.site, 1, received.size)
-        np.savez(self.notes / f"{harness.RUN}-1.npz", received=received, trained=trained)
-        reply, at = {}, 0
-        for name, array in before.items():
-            reply[name] = trained[at : at + array.size].reshape(array.shape)
-            at += array.size
-        told = {"num-examples": loopback_app.examples(self.site), "loss": 0.5}
-        return RecordDict({"arrays": records.from_numpy(reply), "metrics": MetricRecord(told)})
-
-
 def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
     """What `traffic.search` takes; `plant` gives bytes of a leak in a log."""
     secrets = Secrets()
     secrets.add("SuperNode key", *(bytes([7 + i]) + np.random.bytes(31) for i in range(len(SITES))))
     group = harness.Group(path, len(SITES), TERMS)
     group.start = {"arrays": initial(PLAN.values)}
-    for index, (site, name) in enumerate(zip(group.sites, SITES, strict=True)):
+    for site, name in zip(group.sites, SITES, strict=True):
         (path / f"notes-{name}").mkdir()
-        site.app = Trains(index, path / f"notes-{name}")
+        site.allow(loopback_notes=str(path / f"notes-{name}"))
+        site.context.run_config = {"scheme": "flashe"}
     sent: list[RecordDict] = []
-    was = harness.Site.send
+    app = loopback_app.client_app()
 
-    def noted(site: harness.Site, *what: Any) -> Message:
-        message = was(site, *what)
+    def noted(site: harness.Site, content: RecordDict, kind: str = "train") -> Message:
+        reply = app(Message(content, site.context.node_id, kind), site.context)
         for each in group.sites:
             node_secrets.look(each.home, secrets)
-        sent.append(message.content)
-        return message
+        sent.append(reply.content)
+        return reply
 
-    harness.Site.send = noted  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(harness.Site, "send", noted):
         group.agree()
         for site in group.sites:
             group.ask(site)
-    finally:
-        harness.Site.send = was  # type: ignore[method-assign]
     sent.append(RecordDict({"config": MetricRecord({"max": loopback_app.MAX_EXAMPLES})}))
     (path / "captured").mkdir()
     pushed = {name: data for content in sent for name, data in objects(content).items()}

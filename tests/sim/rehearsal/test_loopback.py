@@ -43,18 +43,22 @@ CONTROLS = {
 }
 
 
+def rehearsed(place: Path, *words: str) -> dict[str, Any]:
+    """The report of a rehearsal in which nothing was wrong."""
+    command = [script("flhe"), "rehearse", *words, "--patience", "20", "--json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=place, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["wrong"] == []
+    return report
+
+
 @pytest.mark.sweep
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> None:
-    command = [script("flhe"), "rehearse", "--scheme", "flashe", "--scheme", "sash"]
-    command += ["--rounds", "3", "--patience", "20", "--json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LIMIT_S
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
-    assert report["wrong"] == []
-
+    report = rehearsed(tmp_path, "--scheme", "flashe", "--scheme", "sash", "--rounds", "3")
     others = [site for i, site in enumerate(SITES) if i != VICTIM]
     assert [result["scheme"] for result in report["results"]] == ["flashe", "sash"]
     for result in report["results"]:
@@ -87,14 +91,7 @@ def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> 
 @pytest.mark.sweep
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_a_run_resumed_with_another_learning_rate_shows_in_every_log(tmp_path: Path) -> None:
-    command = [script("flhe"), "rehearse", "--scheme", "flashe", "--no-kill", "--renew"]
-    command += ["--patience", "20", "--json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LIMIT_S
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
-    assert report["wrong"] == []
+    report = rehearsed(tmp_path, "--scheme", "flashe", "--no-kill", "--renew")
     [result] = report["results"]
     assert [each["sites"] for each in result["rounds"]] == [list(SITES)] * 3
     assert result["rates"] == [[1, 0.5], [2, 0.25], [3, 0.25]]

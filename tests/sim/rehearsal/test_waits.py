@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from typer.testing import CliRunner
 
-from flhe.cli import app as cli
 from flhe.errors import FlheError
 from flhe_app import superlink
 from flhe_app.outcome import Tail
@@ -26,6 +24,8 @@ from flhe_lab.rehearsal.app import SITES, Plan
 from flhe_lab.rehearsal.logs import Logs, kept_logs
 from flhe_lab.rehearsal.loopback import Loopback
 from flhe_lab.rehearsal.machines import Machines
+from tests.provision.site import run
+from tests.strategies.puppets import Clock
 
 
 class Process:
@@ -42,19 +42,6 @@ class Process:
     def wait(self, seconds: float) -> int:
         self.waited.append(seconds)
         raise subprocess.TimeoutExpired("it", seconds)
-
-
-class Clock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 1.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture
@@ -96,14 +83,14 @@ def test_a_superlink_that_does_not_answer(
 ) -> None:
     monkeypatch.setattr("flhe_lab.rehearsal.machines.answers", lambda *_: False)
     monkeypatch.setattr(Trust.tls, "client_context", lambda: None)
-    found = machines(tmp_path, Process(), 2.0)
+    found, began = machines(tmp_path, Process(), 2.0), clock.now
     log = found.logs.path("superlink")
     log.write_text("Traceback\nOSError: no room\n", encoding="utf-8")
     seconds = 2 * SUPERLINK_S
     said = f"waited {seconds:g} s for flower-superlink to answer; .*--patience.*"
     with pytest.raises(FlheError, match=said + re.escape(f"{log} ends with OSError: no room")):
         found._start_superlink()
-    assert clock.now > seconds
+    assert clock.now - began > seconds
 
 
 def test_a_command_that_does_not_end(tmp_path: Path) -> None:
@@ -173,7 +160,7 @@ def test_the_command_keeps_logs_of_a_failure_with_keep_or_without(
     monkeypatch.setattr(Loopback, "up", lambda self: nullcontext())
     monkeypatch.setattr(Loopback, "work", fails)
     monkeypatch.setattr(threading.Event, "wait", stays)
-    done = CliRunner().invoke(cli, ["rehearse", *(["--keep"] if keep else [])])
+    done = run("rehearse", *(["--keep"] if keep else []))
     assert done.exit_code == (130 if keep else 1)
     (folder,) = tmp_path.glob("flhe-loopback-logs-*")
     assert f"logs are kept in {folder}" in done.output

@@ -1,4 +1,4 @@
-"""What a result says is the same in CSV and Markdown, and no number goes without its mark."""
+"""A number keeps its weakest mark, and a result says the same in CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
 from flhe_lab.tables.chart import Chart, draw
 from flhe_lab.tables.result import (
+    LEGEND,
     MARKS,
+    PAPERS,
     Entry,
+    Marked,
     Result,
     counted,
     derived,
@@ -25,7 +30,52 @@ from flhe_lab.tables.result import (
     short,
     to_csv,
     to_markdown,
+    weakest,
 )
+
+# --- a number keeps the weakest mark of what it is made of ---
+
+OURS = st.sampled_from([mark for mark in MARKS if mark not in PAPERS])
+VALUES = st.floats(0.1, 1e6)
+NUMBERS = st.builds(Marked, VALUES, OURS)
+
+
+@given(NUMBERS, NUMBERS)
+def test_arithmetic_is_that_of_numbers_and_marks_only_weaken(a: Marked, b: Marked) -> None:
+    for made, value in (
+        (a + b, a.value + b.value),
+        (a - b, a.value - b.value),
+        (a * b, a.value * b.value),
+        (a / b, a.value / b.value),
+    ):
+        assert made.value == value
+        assert MARKS.index(made.mark) == max(MARKS.index(a.mark), MARKS.index(b.mark))
+
+
+@given(NUMBERS, VALUES)
+def test_a_bare_factor_leaves_the_mark(a: Marked, factor: float) -> None:
+    assert (a * factor).mark == (factor * a).mark == (a / factor).mark == a.mark
+    assert (factor * a).value == a.value * factor
+    assert sum([a, a], a).value == pytest.approx(3 * a.value)
+
+
+@given(NUMBERS)
+def test_a_papers_number_never_mixes_with_ours(a: Marked) -> None:
+    with pytest.raises(ConfigError, match="do not mix"):
+        _ = a / published(2.0)
+    with pytest.raises(ConfigError, match="do not mix"):
+        _ = published(2.0) + a
+    made = published(3.0) / published(2.0)
+    assert (made.mark, (made + made).mark) == ("derived", "derived")
+    assert (published(3.0) * 1024).mark == "published"  # another unit
+
+
+def test_marks_are_known_and_tell_apart() -> None:
+    assert all(f"- *{mark}*: " in LEGEND for mark in MARKS)
+    assert weakest("counted", projected(1).mark, "measured") == "projected"
+
+
+# --- what a result says is the same in CSV and Markdown, and no number goes without its mark ---
 
 ENTRIES = (
     Entry("CNN", "ours", "ours", "time", "s", measured(2.0), 1.0),
@@ -63,6 +113,9 @@ def test_markdown_has_a_line_for_each_row_and_who_and_a_word_behind_each_number(
 @pytest.mark.parametrize(
     ("make", "says"),
     [
+        (lambda: counted(float("nan")), "finite"),
+        (lambda: counted(float("inf")), "finite"),
+        (lambda: Marked(1.0, "guessed"), "choose from"),  # type: ignore[arg-type]
         (lambda: result(entries=(*ENTRIES, ENTRIES[0])), "two entries"),
         (lambda: result(entries=()), "no entries"),
         (lambda: Entry("CNN", "Pai", "paper", "time", "s", measured(1.0)), "published"),

@@ -59,16 +59,21 @@ class Group(NamedTuple):
         return total
 
 
-def setup(scheme: ThresholdRlwe, crs: bytes = CRS) -> Group:
-    everyone = range(scheme.cohort)
-    states, commitments = zip(*(keys.begin(scheme, rank, crs) for rank in everyone), strict=True)
+def begun(scheme: ThresholdRlwe) -> tuple[list[Drawn], list[bytes]]:
+    """What all have drawn, and their commitments."""
+    made = [keys.begin(scheme, rank, CRS) for rank in range(scheme.cohort)]
+    return [state for state, _ in made], [told for _, told in made]
+
+
+def setup(scheme: ThresholdRlwe) -> Group:
+    states, commitments = begun(scheme)
     revealed = [keys.reveal(scheme, state, commitments) for state in states]
     held = tuple(
         keys.finish(scheme, state, commitments, [boxes[j] for boxes in revealed])
         for j, state in enumerate(states)
     )
     named = dataclasses.replace(scheme, key_id=held[0].public.key_id)
-    return Group(named, held, states)
+    return Group(named, held, tuple(states))
 
 
 @functools.cache

@@ -30,9 +30,9 @@ from flhe_lab.variants.threshold.sharing import at_zero
 from flhe_lab.variants.threshold.sizes import Flooded, ciphertext_noise, sizes_for
 from tests.rings import multiply
 from tests.sim.variants.parties import (
-    CRS,
     SMALL,
     added,
+    begun,
     each,
     group,
     halves,
@@ -198,8 +198,7 @@ def test_a_key_of_another_group_opens_nothing() -> None:
 def test_setup_refuses() -> None:
     scheme = ThresholdRlwe(3, 2, 16, SMALL)
     reveal, finish = threshold_keys.reveal, threshold_keys.finish
-    begun = [threshold_keys.begin(scheme, rank, CRS) for rank in range(3)]
-    states, commitments = [state for state, _ in begun], [told for _, told in begun]
+    states, commitments = begun(scheme)
     assert len(set(commitments)) == 3
     for wrong, says in (
         (commitments[:2], "2 commitments, all 3"),

@@ -34,6 +34,7 @@ from tests.sim.variants.parties import (
     Group,
     Rows,
     added,
+    begun,
     each,
     group,
     halves,
@@ -149,9 +150,7 @@ def test_four_parties_outside_do_not_find_the_key_of_five(monkeypatch: pytest.Mo
 def test_the_last_to_speak_cannot_choose_the_key() -> None:
     """b_2 = its own key less all others' makes a joint key that it opens alone; COMMIT comes first."""
     scheme = ThresholdRlwe(3, 2, 16, SMALL)
-    states, commitments = zip(
-        *(threshold_keys.begin(scheme, rank, CRS) for rank in range(3)), strict=True
-    )
+    states, commitments = begun(scheme)
     revealed = [threshold_keys.reveal(scheme, state, commitments) for state in states]
     rogue, _ = threshold_keys.begin(scheme, 2, CRS)
     rows = list(rogue.b)
