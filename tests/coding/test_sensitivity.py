@@ -79,12 +79,6 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(module, "MOST", request.param)
 
 
-def at_a_time(*chunks: int | None) -> Callable[[Any], Any]:
-    """A test with each of these."""
-    each = pytest.mark.parametrize("chunk", chunks, indirect=True)
-    return lambda test: pytest.mark.usefixtures("chunk")(each(test))
-
-
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -133,8 +127,8 @@ MAPS: dict[str, tuple[Callable[[], nn.Module], Loss, Any, Tensor]] = {
 @pytest.mark.parametrize(
     ("name", "of"), [(n, of) for n in MAPS for of in BOTH if (n, of) != ("mappings", "inputs")]
 )
-@at_a_time(None, 1, 2)
-@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("chunk", [None, 1, 2], indirect=True)
+@pytest.mark.usefixtures("exact", "chunk")
 def test_a_map_is_the_definition(name: str, of: Any) -> None:
     """However samples come in batches and chunks; and the model is as it was."""
     build, loss, inputs, targets = MAPS[name]
@@ -158,8 +152,8 @@ def test_a_map_is_the_definition(name: str, of: Any) -> None:
     assert_close(flat(found), flat(expected))
 
 
-@at_a_time(4)
-@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("chunk", [4], indirect=True)
+@pytest.mark.usefixtures("exact", "chunk")
 @pytest.mark.parametrize(("of", "targets"), [("labels", ROWS), ("inputs", INDICES)])
 def test_what_vmap_refuses_is_done_one_by_one(
     of: Any, targets: Tensor, caplog: pytest.LogCaptureFixture

@@ -105,16 +105,3 @@ def test_what_answers_leak_that_were_not_enough(size: int, collusion: int) -> No
         assert view.learned() == max(answers - 1, 0)
         assert view.learned(honest[1:]) == view.learned(honest[:1]) == 0
     assert view.learned() == sharing.packing
-
-
-@pytest.mark.parametrize(("size", "collusion"), [(5, 1), (6, 1), (7, 2)])
-def test_derived_shares_hide_as_drawn_coefficients_do(size: int, collusion: int) -> None:
-    """Any secrets fit any shares of any c + 1 members, whichever ranks derive theirs."""
-    t = (size + collusion) // 2 + 1
-    sharing = Shamir(size, t, collusion + 1)
-    for ranks in itertools.combinations(range(size), sharing.privacy):
-        rows = [share_rows(sharing)[rank] for rank in ranks]
-        elements = [[int(i == j) for j in range(t)] for i in range(sharing.packing)]
-        assert (
-            rank_of([*rows, *elements]) == t
-        )  # no combination of these shares is of elements alone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from flhe.errors import AuthenticationError, ConfigError, ProtocolError, QuorumE
 from flhe.keys.identity import Identity
 from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
 from flhe.keys.roster.limits import Limits
+from flhe.keys.roster.pinned import load_pinned
 from flhe.keys.roster.roster import ANY, MAX_BYTES, MAX_MEMBERS, Member, Roster
 from flhe.wire.canonical import dumps
 from tests.keys import make_vectors
@@ -165,6 +167,32 @@ MANY = tuple(i.to_bytes(32, "big") for i in range(1025))
 def test_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         roster(**changes)
+
+
+def test_load_pinned(tmp_path: Path) -> None:
+    """The SHA-256 of the file is what a node pins."""
+    path = tmp_path / "hospital-names.roster"
+    path.write_bytes(ONE.to_bytes())
+    assert hashlib.sha256(path.read_bytes()).digest() == ONE.hash
+    assert load_pinned(str(path), ONE.hash.hex()) == ONE
+    with pytest.raises(ConfigError, match="pin the new hash") as caught:
+        load_pinned(path, roster(6).hash.hex())
+    assert "\n" not in str(caught.value)
+    assert "hospital" not in str(caught.value)
+    for pin in ("", "zz" * 32, "ab" * 31):
+        with pytest.raises(ConfigError, match="64 hex digits"):
+            load_pinned(path, pin)
+    with pytest.raises(ConfigError, match="cannot read") as caught:
+        load_pinned(tmp_path / "missing", ONE.hash.hex())
+    assert "missing" not in str(caught.value)
+
+
+def test_a_damaged_file_is_not_pinned(tmp_path: Path) -> None:
+    path, data = tmp_path / "roster", ONE.to_bytes()
+    for bad in (b"", b"not a roster", data[:-1], data + b"\x00"):
+        path.write_bytes(bad)
+        with pytest.raises(ConfigError, match="the roster file cannot be used"):
+            load_pinned(path, ONE.hash.hex())
 
 
 def test_first_use() -> None:

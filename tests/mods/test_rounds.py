@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import itertools
 import os
@@ -121,9 +120,11 @@ def test_claims_and_records_are_on_disk_before_the_keys_are_used(
 @pytest.mark.parametrize(
     "which", [{"attempt": -1}, {"attempt": 1 << 32}, {"round_": 0}, {"round_": -1}]
 )
-def test_rounds_and_attempts_that_cannot_be(group: Group, which: dict[str, int]) -> None:
-    refused(group.ask(group.sites[0], **which), 1014)  # type: ignore[arg-type]
-    assert not group.sites[0].app.seen
+def test_rounds_and_attempts_that_cannot_be(
+    group: Group, site: Site, which: dict[str, int]
+) -> None:
+    refused(group.ask(site, **which), 1014)  # type: ignore[arg-type]
+    assert not site.app.seen
 
 
 def test_rounds_that_came_to_nothing_are_left_out(group: Group, site: Site) -> None:
@@ -138,7 +139,7 @@ def test_rounds_that_came_to_nothing_are_left_out(group: Group, site: Site) -> N
 
 
 def test_masks_are_computed_while_the_app_trains(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, done = threading.Event(), threading.Event()
     prepare = FlasheSealer.prepare
@@ -155,8 +156,8 @@ def test_masks_are_computed_while_the_app_trains(
             return super().__call__(message, context)
 
     monkeypatch.setattr(FlasheSealer, "prepare", noting)
-    group.sites[0].app = Waits()
-    update(group.ask(group.sites[0]))
+    site.app = Waits()
+    update(group.ask(site))
     assert not [t for t in threading.enumerate() if t.name.startswith("flhe")]
 
 
@@ -193,7 +194,7 @@ def test_a_second_sum_of_a_round_opens_nothing(four: Group, how: str) -> None:
 
 
 def another(total: Sealed, **slot: Any) -> Sealed:
-    return dataclasses.replace(total, slot=dataclasses.replace(total.slot, **slot))
+    return replace(total, slot=replace(total.slot, **slot))
 
 
 def test_sums_that_are_not_in_order(four: Group) -> None:
@@ -227,18 +228,18 @@ def test_an_update_that_is_not_in_the_sum(
     assert update(reply).slot.round == 2
 
 
-def test_a_round_has_one_sum_across_a_crash(group: Group) -> None:
+def test_a_round_has_one_sum_across_a_crash(group: Group, site: Site) -> None:
     """The node stops between the keys of the next epoch and its session file."""
     group.play()
-    parts, site = group.parts(2), group.sites[0]
+    parts = group.parts(2)
     group.renew()
     confirms = group.confirms
     with dying(*BEFORE_THE_SESSION):
         group.ask(site, "sync")
     group.confirms = []  # the server holds them back: the epoch before goes on
     first = group.total(parts)
-    first = dataclasses.replace(first, data=first.data ^ np.uint8(1))
-    refused(group.evaluate(site, first, round=2), 1023)  # and yet it was decrypted
+    spoilt = replace(first, data=first.data ^ np.uint8(1))
+    refused(group.evaluate(site, spoilt, round=2), 1023)  # and yet it was decrypted
     group.confirms = confirms
     second = [update(group.ask(s, round_=2)) for s in group.sites if s is not site]
     third = group.ask(site, round_=2)
@@ -308,14 +309,8 @@ def test_no_set_of_survivors_that_is_too_small_is_signed(tmp_path: Path) -> None
 # --- what the app gets to see, and what of its answers leaves the node ---
 
 
-PATIENTS = replace(TERMS, metrics=("loss", "patients"))
-
-
 def test_the_app_sees_a_plain_fedavg_message(group: Group, site: Site) -> None:
-    more = {
-        "more": records.from_numpy({"x": np.ones(3)}),
-        "flhe.sum.9": records.from_numpy({"x": np.ones(3)}),
-    }
+    more = dict.fromkeys(("more", "flhe.sum.9"), records.from_numpy({"x": np.ones(3)}))
     answer(group.evaluate(site, extra=more))
     update(group.ask(site, extra=more))
     # A server that sends other arrays later, or under the model's name, changes nothing.
@@ -337,16 +332,13 @@ def test_a_node_without_a_model_that_is_sent_none(group: Group, site: Site) -> N
     update(group.ask(site))
 
 
-def test_a_pickled_model_is_not_loaded(group: Group) -> None:
+def test_a_pickled_model_is_not_loaded(group: Group, site: Site) -> None:
     evil = records.from_numpy({"w": np.zeros(3)})
     data = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
     data = data.ljust(127) + b"\n" + b"cos\nsystem\n(S'false'\ntR."
     evil["w"] = type(evil["w"])("object", (1,), "numpy.ndarray", data)
-    assert group.ask(group.sites[0], extra={"arrays": evil}).has_error()
-    assert not group.sites[0].app.seen
-
-
-# --- what leaves ---
+    assert group.ask(site, extra={"arrays": evil}).has_error()
+    assert not site.app.seen
 
 
 def everything(content: RecordDict) -> RecordDict:
@@ -380,11 +372,10 @@ def test_nothing_of_a_reply_but_ciphertext_leaves(
 
 
 def test_what_grows_with_the_apps_memory_is_not_told(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Collecting garbage takes as long as all that an app keeps: its data, for one."""
     clock, lost = time.perf_counter, [0.0]
-    site = group.sites[0]
 
     def give_back(_: int) -> None:
         lost[0] += 1e6
@@ -402,7 +393,7 @@ def test_what_grows_with_the_apps_memory_is_not_told(
 @pytest.mark.parametrize("teller", [0, 1])
 def test_only_listed_training_metrics_are_in_the_sum(tmp_path: Path, teller: int) -> None:
     """By each member's own list; the teller tells what its own list has, whatever is in the sum."""
-    group = Group(tmp_path, 3, PATIENTS).agree()
+    group = Group(tmp_path, 3, replace(TERMS, metrics=("loss", "patients"))).agree()
     for rank, site in enumerate(group.sites):
         site.app = App(patients=99.0 if rank == 2 else 47.0)
         if rank in (teller, 1):
@@ -450,10 +441,10 @@ def test_no_room_for_what_was_encrypted(group: Group, site: Site, error: tuple[i
 
 
 def test_no_room_for_the_record_of_an_opening(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then nothing is decrypted, and the same sum opens once there is room."""
-    site, total = group.sites[0], group.total()
+    total = group.total()
     decrypt, opened = FlasheOpener.decrypt, list[int]()
 
     def noted(self: FlasheOpener, *args: Any) -> Any:
@@ -488,10 +479,10 @@ def test_a_crash_before_the_claim_leaves_the_attempt_free(group: Group, site: Si
 
 
 def test_a_second_process_waits_so_long_and_says_so(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two SuperNodes on one state directory: the second is answered, not left waiting."""
-    site, slept = group.sites[0], list[float]()
+    slept = list[float]()
     ticks = itertools.count(0.0, 10.0)  # each look at the clock takes ten seconds
     clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=slept.append)
     handle = os.open(site.home / f"lock-{RUN % LOCKS}", os.O_RDWR)

@@ -114,9 +114,6 @@ def test_the_kept_set_must_be_the_one_that_was_signed(dealt: Masked) -> None:
     answer_in(dealt.unmask(ME, {r: dealt.forged(r, ALL, slot) for r in ALL}))
 
 
-# --- copies and backups ---
-
-
 # --- crashes ---
 
 
@@ -257,6 +254,3 @@ def test_logs_hold_one_line_a_stage_and_no_shares(dealt: Masked) -> None:
         ("unmask", "release", *common),
         ("unmask", "refused", 1, 0, 1013, common[-1]),
     ]
-
-
-# --- who reads ---

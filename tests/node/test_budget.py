@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from flhe.node.store import Store
 from flhe.node.witness import Witness
 from flhe.training.accountant import epsilon
 from tests.mods.harness import put_back
+from tests.node.conftest import together
 
 NOISE = Mechanism(1.0, 1.0)
 DELTA = 1e-5
@@ -198,11 +198,7 @@ def test_two_federations_at_one_time_spend_one_budget(budget: Budget) -> None:
             except BudgetError as error:
                 refused.append(error)
 
-    threads = [threading.Thread(target=act) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([act] * 4)
     assert budget.ledger().counts == {NOISE: 3}
     assert len(refused) == 5
 

@@ -304,10 +304,6 @@ def draft(round_: int = 3, scale: float = 1.0) -> Draft:
     return Draft(round_, HISTORY, values, np.array([1, 10], np.int64), coords, residual)
 
 
-def dense() -> Draft:
-    return Draft(3, HISTORY, np.ones(LENGTH, np.float32), np.array([1], np.int64))
-
-
 def rest(one: Draft) -> list[float]:
     """What is in the residual once the update was sent."""
     assert one.residual is not None
@@ -356,7 +352,7 @@ def test_a_round_is_over_once_and_no_earlier_one_settles_it(node: Node, sent: bo
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_dense_draft_leaves_nothing(node: Node, sent: bool) -> None:
-    node.save_draft(dense())
+    node.save_draft(Draft(3, HISTORY, np.ones(LENGTH, np.float32), np.array([1], np.int64)))
     node.settle_draft(3, sent=sent)
     assert files(node) == {}
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.node import witness
 from flhe.node.journal import KEPT, UNUSED, Book, Change, Journal, Note
-from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.node.witness import Witness, find, in_memory, is_apart
 from flhe.wire import canonical
@@ -457,16 +456,3 @@ def test_without_a_place_keys_last_as_long_as_their_process(home: Path) -> None:
     assert "NoKeyError: keys last as long as one process here" in said
     assert "set flhe-witness in the node config" in said
     book.enter(lambda now: now.claimed(ENTRY, (1, 1, 0), Note()))
-
-
-def test_the_node_says_where(tmp_path: Path) -> None:
-    def policy(config: dict[str, object], **environ: str) -> Policy:
-        how = {"run_id": 1, "node_id": 2, "simulated": False, "environ": environ}
-        return Policy.of_node(config, **how)  # type: ignore[arg-type]
-
-    own = {"flhe-home": "/a", "flhe-trust": "first-use"}
-    assert policy(own).witness is None
-    assert policy(own, FLHE_WITNESS="/e").witness == Path("/e")
-    assert policy({**own, "flhe-witness": "/w"}, FLHE_WITNESS="/e").witness == Path("/w")
-    with pytest.raises(ConfigError, match="flhe-witness must be text"):
-        policy({**own, "flhe-witness": 3})

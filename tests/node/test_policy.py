@@ -168,7 +168,7 @@ def test_flags_are_what_shows_least_unless_said(key: str) -> None:
     assert said(of_node(FIRST_USE), key) is (key == "fresh-keys")
 
 
-TEXTS = ["home", "trust", "roster", "schemes", "metrics"]
+TEXTS = ["home", "trust", "roster", "schemes", "metrics", "witness"]
 NO_VALUES: list[tuple[str, tuple[Any, ...], str]] = [
     *((key, ("true", "yes", 1, None), " must be true or false") for key in FLAGS),
     *((key, (1, True, 0.5, b"x", None), " must be text") for key in TEXTS),
@@ -239,6 +239,16 @@ def test_home_is_the_nodes_own(config: Any, environ: Any, how: Any, home: str) -
     assert str(policy.home) == home
     assert (policy.root is None) == ("flhe-home" in config)
     assert policy.root is None or policy.root in policy.home.parents
+
+
+def test_the_node_says_where_witnesses_are() -> None:
+    named = {**FIRST_USE, "flhe-witness": "/w"}
+    for config, environ, place in (
+        (FIRST_USE, {}, None),
+        (FIRST_USE, {"FLHE_WITNESS": "/e"}, pathlib.Path("/e")),
+        (named, {"FLHE_WITNESS": "/e"}, pathlib.Path("/w")),
+    ):
+        assert of_node(config, environ=environ).witness == place
 
 
 CLEAR: dict[str, Any] = {"codec": update_codec(weighted=False)}

@@ -44,6 +44,10 @@ def flushed(act: Callable[[], object]) -> list[str]:
     return seen
 
 
+def full(*_: object) -> int:
+    raise OSError(28, "No space left on device", "/secret/path")
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "parent" / "state"
@@ -158,9 +162,6 @@ def test_write_read_erase(store: Store, root: Path) -> None:
 
 
 def test_a_full_disk_is_ours(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_handle: int) -> None:
-        raise OSError(28, "No space left on device", "/secret/path")
-
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match="No space left") as caught:
         store.write("a", b"x")
@@ -348,10 +349,6 @@ def test_a_line_that_does_not_fit_is_taken_back(
         patch.setattr(os, "write", lambda handle, data: write(handle, data[:2]))
         with pytest.raises(StoreError, match="disk space"):
             store.append("log", b"two\n", limit=100)
-
-    def full(_handle: int, _data: bytes) -> int:
-        raise OSError(28, "No space left on device", "/secret/path")
-
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         with pytest.raises(StoreError, match="No space left") as caught:

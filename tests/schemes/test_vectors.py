@@ -39,7 +39,10 @@ CASES = [(KINDS[name], case, named(name, case)) for name in KINDS for case in RE
 CASES += [(DerivedKind(), case, case["name"]) for case in READ["flashe_sparse"]["derived"]]
 GOOD = [pytest.param(kind, case, id=name) for kind, case, name in CASES if "error" not in case]
 BAD = [pytest.param(kind, case, id=name) for kind, case, name in CASES if "error" in case]
-SLOW = [pytest.param(SCHEMES["eshe"], case, id=case["name"]) for case in READ["eshe"]["slow"]]
+SLOW, SWEPT = (
+    [pytest.param(SCHEMES["eshe"], case, id=case["name"], marks=m) for case in READ["eshe"]["slow"]]
+    for m in ([], [pytest.mark.sweep])
+)
 
 
 def is_told(case: Case, made: Case) -> None:
@@ -49,7 +52,7 @@ def is_told(case: Case, made: Case) -> None:
     assert {name: made[name] for name in common} == {name: case[name] for name in common}
 
 
-@pytest.mark.parametrize(("kind", "case"), GOOD)
+@pytest.mark.parametrize(("kind", "case"), GOOD + SWEPT)
 def test_the_second_implementation_writes_it(kind: Any, case: Case) -> None:
     is_told(case, kind.reference(case))
 
@@ -57,12 +60,6 @@ def test_the_second_implementation_writes_it(kind: Any, case: Case) -> None:
 @pytest.mark.parametrize(("kind", "case"), GOOD + SLOW)
 def test_the_library_writes_it(kind: Any, case: Case) -> None:
     is_told(case, kind.library(case))
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(("kind", "case"), SLOW)
-def test_the_second_implementation_writes_the_slow_ones(kind: Any, case: Case) -> None:
-    is_told(case, kind.reference(case))
 
 
 @pytest.mark.parametrize(("kind", "case"), BAD)
