@@ -52,9 +52,9 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     if settings.gradients and settings.noise_multiplier:  # of a Poisson batch, clipped and added up
         chosen = torch.from_numpy(poisson_batch(len(data.train.labels), settings.sampling))
         inputs, labels = data.train.images[chosen], data.train.labels[chosen]
-        how: dict[str, float] = {"max_norm": settings.clip_norm}
-        sums = clipped_gradients(model, functional.cross_entropy, inputs, labels, **how)
-        return reply(msg, sums, sampling=settings.sampling, **how)
+        measure, norm = functional.cross_entropy, settings.clip_norm
+        sums = clipped_gradients(model, measure, inputs, labels, max_norm=norm)
+        return reply(msg, sums, max_norm=norm, sampling=settings.sampling)
     if settings.gradients:
         batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
         found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})

@@ -32,7 +32,11 @@ POINTS: tuple[Point, ...] = (
         for name in each["names"]
         for values, repeats in each["sizes"]
     ),
-    *(Point(n, *one, base=False) for n, each in DECLARED["beside"].items() for one in each),
+    *(
+        Point(name, values, cohort, dropouts, repeats, base=False)
+        for name, each in DECLARED["beside"].items()
+        for values, cohort, dropouts, repeats in each
+    ),
 )
 """What a calibration measures."""
 
