@@ -49,8 +49,12 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     server_round = msg.content.config_records["config"]["server-round"]
     assert isinstance(server_round, int)
     shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), server_round)
-    if settings.gradients and settings.noise_multiplier:
-        return _private(settings, model, data.train, msg)
+    if settings.gradients and settings.noise_multiplier:  # of a Poisson batch, clipped and added up
+        chosen = torch.from_numpy(poisson_batch(len(data.train.labels), settings.sampling))
+        inputs, labels = data.train.images[chosen], data.train.labels[chosen]
+        measure, norm = functional.cross_entropy, settings.clip_norm
+        sums = clipped_gradients(model, measure, inputs, labels, max_norm=norm)
+        return reply(msg, sums, max_norm=norm, sampling=settings.sampling)
     if settings.gradients:
         batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
         found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})
@@ -72,15 +76,6 @@ def train_fn(msg: Message, ctx: Context) -> Message:
         contribution, weight = fair.contribution(received, records.to_numpy(arrays), loss)
         arrays = records.from_numpy(contribution)
     return _trained(msg, arrays, score, weight)
-
-
-def _private(settings: Settings, model: nn.Module, examples: Examples, msg: Message) -> Message:
-    """Return the sum of the clipped gradients of a Poisson batch."""
-    chosen = torch.from_numpy(poisson_batch(len(examples.labels), settings.sampling))
-    batch = examples.images[chosen], examples.labels[chosen]
-    loss = functional.cross_entropy
-    sums = clipped_gradients(model, loss, *batch, max_norm=settings.clip_norm)
-    return reply(msg, sums, max_norm=settings.clip_norm, sampling=settings.sampling)
 
 
 @app.evaluate()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import threading
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from flhe.answer import Answer
-from flhe.command_group import COORDINATOR, SIMULATION, examples
+from flhe.answer import Answer, notes
+from flhe.command_group import COORDINATOR, SIMULATION, Commands, examples
 from flhe_app.option import about, flag_of
 from flhe_app.run_command import RunCommand, from_file, scheme_text
 from flhe_app.settings import Settings
-from flhe_app.shelf_commands import app as shelf_commands
 
 app = typer.Typer()
-app.add_typer(shelf_commands, name="shelf", rich_help_panel=COORDINATOR)
 
 
 def run(
@@ -98,3 +98,42 @@ app.command(
         "flhe run sash --rounds 3 --drops 1", "flhe run plain --task fcn-digits --json"
     ),
 )(run)
+
+
+shelf = typer.Typer(
+    cls=Commands,
+    help="Sign apps for SuperNodes that run reviewed apps only, and serve them to a SuperLink.",
+    no_args_is_help=True,
+)
+
+
+@shelf.command(epilog=examples("flhe shelf sign app.fab --key reviewer"))
+def sign(
+    fab: Annotated[Path, typer.Argument(help="The app, as `flwr build` made it.")],
+    key: Annotated[Path, typer.Option(help="The reviewer's Ed25519 key, of OpenSSH.")],
+) -> Answer:
+    """Sign a reviewed app."""
+    from flhe.provision.federation.reviewers import key_id
+    from flhe_app.shelf import add_signature, reviewer_key
+
+    private = reviewer_key(key)
+    add_signature(fab, private, int(time.time()))
+    signer = key_id(private.public_key())
+    return Answer({"file": fab, "key": signer}, f"{fab}: signed by {signer}")
+
+
+@shelf.command(epilog=examples("flhe shelf serve apps --port 8081"))
+def serve(
+    directory: Annotated[Path, typer.Argument(help="Directory of apps and their signatures.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8081,
+) -> None:
+    """Serve apps to the SuperLink beside it."""
+    from flhe_app.shelf import serving
+
+    with serving(directory, host, port) as url:
+        notes().print(f"start the SuperLink with FLWR_SUPERGRID_API_URL={url}", highlight=False)
+        threading.Event().wait()
+
+
+app.add_typer(shelf, name="shelf", rich_help_panel=COORDINATOR)

@@ -1,14 +1,17 @@
-"""Output of `flhe run`: a bar or plain lines on standard error, a table at the end."""
+"""Output of `flhe run`: a bar or plain lines on standard error, tables and a picture at the end."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from flhe.errors import ConfigError
+from flhe_app import style
 from flhe_app.outcome import SELECTION
 from flhe_app.settings import Settings
 
@@ -90,7 +93,8 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
             f"{report['crypto_s']:.3f}",
             f"{report['round_s']:.1f}",
             str(report["survivors"]),
-            *([_epsilon(report["epsilon"])] if private else []),
+            # JSON has no infinity
+            *(["∞" if (e := report["epsilon"]) is None else f"{e:.2f}"] if private else []),
         )
     return table
 
@@ -132,6 +136,29 @@ def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) 
     return table
 
 
+def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
+    """Draw accuracy by round, and epsilon where there is one; the file's name says which format.
+
+    Raises ConfigError: the file cannot be written, or is of another kind.
+    """
+    numbers, last = [report["round"] for report in rounds], rounds[-1]
+    says = f"{title}: accuracy is {last['accuracy']:.1%} after {len(rounds)} rounds"
+    panels = {"accuracy": "accuracy"}
+    if any(report.get("epsilon") is not None for report in rounds):
+        panels["epsilon"] = f"epsilon at delta {last['delta']:g}"
+    try:
+        with style.drawn(path, says, 3.4, grid=(1, len(panels))) as (_, grid):
+            for axes, (name, label), spare in zip(grid, panels.items(), range(2), strict=False):
+                look = style.spare(spare)
+                line = {"color": style.colour(look.colour), "marker": look.marker, "markersize": 4}
+                axes.plot(numbers, [report[name] for report in rounds], **line)  # type: ignore[arg-type]
+                axes.set(xlabel="round", title=label)
+                if name == "epsilon":
+                    axes.set_ylim(bottom=0)
+    except ConfigError as error:
+        raise ConfigError(f"--plot {error}; name a .png or .svg that can be written") from None
+
+
 def _table(title: str, caption: str) -> Table:
     return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title=title, caption=caption)
 
@@ -152,10 +179,6 @@ def size(count: float) -> str:
 
 def _beside(count: int, plain: int) -> str:
     return f"{size(count)} {count / plain:.2f}x" if plain else size(count)
-
-
-def _epsilon(value: float | None) -> str:
-    return "∞" if value is None else f"{value:.2f}"  # JSON has no infinity
 
 
 def _number(value: float | None) -> str:

@@ -16,10 +16,9 @@ from rich.text import Text
 from flhe.answer import Answer, notes
 from flhe.errors import ConfigError, FlheError
 from flhe.packages import require
-from flhe_app.console import overhead_table, round_table
+from flhe_app.console import overhead_table, plot, round_table
 from flhe_app.environment import creatable, own_name, temporary
 from flhe_app.flower_run import FlowerRun, How
-from flhe_app.plot import plot
 from flhe_app.run_dir import RunDir, created, reopened
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped, signals
@@ -110,7 +109,7 @@ def check(settings: Settings, how: How) -> None:
     if not how.timeout > 0:
         raise ConfigError(f"--timeout {how.timeout:g}: must be positive")
     check_data(settings.task, settings.data_dir, download=settings.download)
-    most = task_named(settings.task).train_size
+    most = task_named(settings.task).source.train_size
     if settings.nodes > most:
         raise ConfigError(
             f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "

@@ -36,7 +36,7 @@ def option(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
 
 def hidden(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
     """Declare a setting that the command line's help does not name."""
-    return option(default, help, shown=False, **about)
+    return option(default, help, **{"shown": False, **about})
 
 
 def about(setting: Field[Any]) -> Option:

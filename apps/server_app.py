@@ -130,7 +130,7 @@ def largest_weight(settings: Settings, task: Workload) -> int:
     """Return the largest weight of a node, from public figures: of q-FedAvg, or of examples."""
     if settings.fair:
         return settings.fair.limit
-    most = task.train_size
+    most = task.source.train_size
     if settings.partition == "iid":
         most = -(-most // settings.nodes)
     if settings.gradients:

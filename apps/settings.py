@@ -42,7 +42,7 @@ _DATA = {"metavar": "DIR", "envvar": "FLHE_DATA_DIR", "show_envvar": False}
 _ENCRYPTED = ("encrypted", True)
 
 _fedavg, _fedsgd = (partial(hidden, only=("algorithm", name)) for name in ("fedavg", "fedsgd"))
-_encrypted = partial(hidden, only=_ENCRYPTED)
+_encrypted, _secret = (partial(kind, only=_ENCRYPTED) for kind in (hidden, option))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,13 @@ class Settings:
     )
     learning_rate: float = _fedavg(0.05, "Learning rate of a node's training.", positive=True)
     batch_size: int = hidden(32, "Examples of a batch.", least=1)
-    algorithm: str = option(
-        "fedavg",
-        "fedavg, or fedsgd on gradients.",
-        known=("fedavg", "fedsgd"),
-    )
-    client_optimizer: str = option(
+    algorithm: str = option("fedavg", "fedavg, or fedsgd on gradients.", known=("fedavg", "fedsgd"))
+    client_optimizer: str = _fedsgd(
         "",
         "Optimizer of fedsgd: adam, rmsprop or sgd.",
         flag="--optimizer",
         known=("", *CLIENT_OPTIMIZERS),
-        only=("algorithm", "fedsgd"),
+        shown=True,
     )
     client_lr: float = _fedsgd(0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr")
     client_momentum: float = _fedsgd(0.0, "Momentum of sgd and rmsprop.")
@@ -126,18 +122,13 @@ class Settings:
         "Maximum number of examples that one node may count; 0 lets the task decide. With fair-q: "
         "the largest weight.",
     )
-    clipping: str = option(
-        "fixed",
-        "Clip: fixed, history or exchange.",
-        known=("fixed", "history", "exchange"),
-        only=_ENCRYPTED,
+    clipping: str = _secret(
+        "fixed", "Clip: fixed, history or exchange.", known=("fixed", "history", "exchange")
     )
-    top_k: float = option(
-        0.0, "Share of values that a node sends; 0: all.", most=1, only=_ENCRYPTED
-    )
+    top_k: float = _secret(0.0, "Share of values that a node sends; 0: all.", most=1)
     warmup: int = _encrypted(10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.")
     permute: bool = _encrypted(True, "Hide from the server which values were sent.")
-    select: float = option(1.0, "Share to encrypt; the rest is clear.", only=_ENCRYPTED)
+    select: float = _secret(1.0, "Share to encrypt; the rest is clear.")
     rule: str = _encrypted(
         "sensitivity", "Rule that chooses it: sensitivity, magnitude, random or layers:REGEX."
     )
@@ -148,12 +139,7 @@ class Settings:
     noise_scope: str = _encrypted(
         "clear", "Values that get noise: clear (those in clear), or all.", known=("clear", "all")
     )
-    noise_multiplier: float = option(
-        0.0,
-        "Noise of differential privacy; 0: none.",
-        most=1000,
-        only=_ENCRYPTED,
-    )
+    noise_multiplier: float = _secret(0.0, "Noise of differential privacy; 0: none.", most=1000)
     clip_norm: float = hidden(
         1.0,
         "Largest L2 norm that it hides: of a record's gradient (fedsgd), or of a node's update.",
@@ -168,13 +154,10 @@ class Settings:
     kill: int = option(0, "Round in which one node is killed for good; 0: none.")
     data_dir: str = option("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
     download: bool = hidden(False, "Fetch the data set when it is missing.")
-    state_dir: str = option(
-        "",
-        "Directory in which the server keeps what it needs to go on.",
-        only=_ENCRYPTED,
-        internal=True,
+    state_dir: str = _secret(
+        "", "Directory in which the server keeps what it needs to go on.", internal=True
     )
-    resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED, internal=True)
+    resume: bool = _secret(False, "Go on with the run in state-dir.", internal=True)
     rekey_every: int = _encrypted(0, "Rounds after which the nodes agree on fresh keys; 0: never.")
     checkpoint_every: int = _encrypted(
         10, "Rounds after which a node seals the model; 0: only when needed."
@@ -269,7 +252,7 @@ class Settings:
             self.fair_q,
             self.fair_lipschitz or 1 / self.learning_rate,
             self.clip,
-            math.log(task_named(self.task).classes),
+            math.log(task_named(self.task).source.classes),
             self.max_examples or FAIR_LIMIT,
         )
 
@@ -280,10 +263,14 @@ class Settings:
 
     def codec(self, max_examples: int) -> Chain:
         """Return the codec of an update, for weights of at most `max_examples`."""
-        from flhe.coding.update import update_codec
+        from flhe.coding.update import member_codec, private_bits, record_codec, update_codec
 
         if self.noise_multiplier:
-            return self._private_codec()
+            bits = self.bits or private_bits(self.system.default_bits)
+            if not self.gradients:
+                return member_codec(self.noise_multiplier, self.clip_norm, bits)
+            batch = self.sampling * task_named(self.task).source.train_size
+            return record_codec(self.noise_multiplier, self.clip_norm, self.sampling, batch, bits)
         bits = self.bits or self.system.default_bits
         return update_codec(
             bits=max(bits, FAIR_BITS) if self.fair_q and bits else bits,
@@ -294,15 +281,6 @@ class Settings:
             warmup=self.warmup,
             permute=self.permute,
         )
-
-    def _private_codec(self) -> Chain:
-        from flhe.coding.update import member_codec, private_bits, record_codec
-
-        bits = self.bits or private_bits(self.system.default_bits)
-        if not self.gradients:
-            return member_codec(self.noise_multiplier, self.clip_norm, bits)
-        batch = self.sampling * task_named(self.task).train_size
-        return record_codec(self.noise_multiplier, self.clip_norm, self.sampling, batch, bits)
 
     def terms(self, max_examples: int) -> Terms:
         """Return the terms of an encrypted federation; `max_examples` as for `codec`."""

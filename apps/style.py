@@ -1,4 +1,4 @@
-"""The one style of all pictures: page width, fonts and colours; `flhe_lab.looks` has each contender's.
+"""The one style of all pictures: page width, fonts, colours; `flhe_lab.tables.chart` has contenders'.
 
 A picture is one SVG for light and dark pages. It paints its own background, and a style sheet in it
 swaps the colours where the reader prefers dark. No single text colour has a contrast of 4.5 to 1
@@ -68,11 +68,16 @@ def colour(name: str) -> str:
 def settings() -> Any:
     """Return Matplotlib's settings."""
     from cycler import cycler
+    from matplotlib import rc_params_from_file
 
+    shape = rc_params_from_file(
+        Path(__file__).with_name("pictures.mplstyle"), use_default_template=False
+    )
     muted = dict.fromkeys(
         ("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), MUTED[0]
     )
     return {
+        **shape,
         **muted,
         "figure.facecolor": PAGE[0],
         "axes.facecolor": PAGE[0],
@@ -81,22 +86,6 @@ def settings() -> Any:
         "grid.color": GRID[0],
         "axes.titlecolor": TEXT[0],
         "axes.prop_cycle": cycler(color=[light for light, _ in COLOURS.values()]),
-        "font.family": "DejaVu Sans",
-        "font.size": 8.5,
-        "axes.titlesize": 8.5,
-        "axes.titlelocation": "left",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        "legend.fontsize": 8,
-        "lines.linewidth": 1.6,
-        "lines.markersize": 5.5,
-        "savefig.dpi": 200,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "flhe",
     }
 
 

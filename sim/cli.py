@@ -5,19 +5,19 @@ Each command imports what it needs when it runs: `flhe --help` loads neither flw
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flhe.answer import Answer
+from flhe.answer import Answer, Exact
 from flhe.command_group import RESEARCH, SIMULATION, examples
+from flhe.errors import ConfigError
+from flhe.packages import require
 from flhe_lab.advise.command import advise
-from flhe_lab.audit.command import audit
 from flhe_lab.bench.command import bench
 from flhe_lab.crowd.command import crowd
-from flhe_lab.privacy.command import compare_privacy
 from flhe_lab.rehearsal.command import rehearse
-from flhe_lab.server_audit.command import audit_server
 from flhe_lab.tables.command import tables
 
 
@@ -30,6 +30,92 @@ def corrections(
     from flhe_lab.papers.corrections import listing
 
     return listing.corrections(name, every=every, as_page=page)
+
+
+def audit(
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.svg", help="The picture; its data and a curve go beside it."),
+    ] = Path("privacy_audit.svg"),
+    select: Annotated[
+        float, typer.Option("--select", help="Encrypted share in the picture.")
+    ] = 0.1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer images and weaker attacks: one to three minutes.")
+    ] = False,
+    noise: Annotated[
+        float, typer.Option(help="Scale of Laplace noise on values in clear; 0: none.")
+    ] = 0.0,
+    privacy: Annotated[
+        bool,
+        typer.Option(
+            "--privacy", help="Attack differential privacy instead: measure the effect of epsilon."
+        ),
+    ] = False,
+) -> Answer:
+    """Attack the part of an update that a server sees, and show the result (about 10 minutes)."""
+    from flhe_lab.bench.table import progress
+
+    require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
+    if privacy:
+        if (select, noise) != (0.1, 0.0):
+            raise ConfigError(
+                "--select and --noise are for values in clear: leave them out with --privacy"
+            )
+        from flhe_lab.audit import private_report
+
+        with progress() as advance:
+            page = private_report.run(out, quick=quick, progress=advance)
+        text = page.read_text(encoding="utf-8")
+        return Answer({"page": page, "data": out.with_suffix(".json")}, Exact(text))
+    from flhe_lab.audit import report
+
+    with progress() as advance:
+        found = report.run(out, quick=quick, select=select, noise=noise, progress=advance)
+    words = "\n".join(report.words(found))
+    data = report.to_data(found, f"{report.COMMAND} {out}")
+    return Answer(data, report.table(found), words, f"Picture: {out}")
+
+
+def audit_server(
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE.md", help="The page; its data goes beside it.")
+    ] = Path("what_a_server_learns.md"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small model, once: half a minute.")
+    ] = False,
+) -> Answer:
+    """Measure what a server learns of one site, if it listens and if it lies."""
+    from rich.table import Table
+
+    from flhe_lab.bench.table import progress
+    from flhe_lab.server_audit import report
+
+    with progress() as advance:
+        found = report.run(out, quick=quick, progress=advance)
+    heading, *lines = report.rows(found)
+    table = Table(*heading, title="what a server learns of one site")
+    for line in lines:
+        table.add_row(*line)
+    return Answer(report.to_data(found, f"{report.COMMAND} {out}"), table, f"Page: {out}")
+
+
+def compare_privacy(
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE.md", help="The page; its picture and data go beside it.")
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Three steps a run: one minute.")] = False,
+) -> Answer:
+    """Compare DP-SGD across sites with Opacus on pooled data, at equal epsilon (about an hour)."""
+    from flhe_lab.bench.table import progress
+
+    require("`flhe compare-privacy`", "apps", ("torch", "matplotlib", "sklearn"))
+    require("`flhe compare-privacy`", "peers", ("opacus",))
+    from flhe_lab.privacy import report
+
+    with progress() as advance:
+        report.run(out, advance, quick=quick)
+    return Answer({"page": out, "data": out.with_suffix(".json")}, f"Page: {out}")
 
 
 app = typer.Typer()

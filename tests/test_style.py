@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from flhe_app import style
-from flhe_lab import looks
 from flhe_lab.redraw import redraw
+from flhe_lab.tables import chart as looks
 from flhe_lab.tables.chart import NUMBER
-from flhe_lab.tables.table import _declared
+from flhe_lab.tables.table import declarations
 from tests.source import ROOT
 
 pytest.importorskip("matplotlib")
@@ -98,7 +98,7 @@ def test_nobody_draws_outside_the_style() -> None:
 
 
 def test_titles_are_sentences_without_numbers_by_hand() -> None:
-    tables = {name: table for name, table in _declared().items() if "chart" in table}
+    tables = {name: table for name, table in declarations().items() if "chart" in table}
     assert len(tables) > 35
     for name, table in tables.items():
         says = table["chart"]["says"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,10 @@ class Files:
     stem: str  # Prefix of its file's name in a directory
     hub: str  # Its name for flwr-datasets, if torchvision lacks it; "" for none
     folder: str  # Torchvision's folder below the data directory; "" for none
+    from_file: Callable[[str, Path], Data]  # (task, path); ConfigError if it is not of this set
+    from_folder: Callable[..., Data]  # What torchvision reads, and fetches only if `download`
+    from_hub: Callable[[str, Path | None], Data]
+    """Fetch it into a directory; None for the default one."""
 
     def load(self, task: str, data_dir: str, *, download: bool) -> Data:
         """Read both halves from `data_dir`, a directory or a file; fetch them only with `download`.
@@ -55,18 +60,6 @@ class Files:
 
     def _files(self, root: Path) -> list[Path]:
         return [] if self._in_folder(root) else sorted(root.glob(f"{self.stem}*{self.SUFFIX}"))
-
-    def from_file(self, task: str, path: Path) -> Data:
-        """Read a file; ConfigError if it is not of this set."""
-        raise NotImplementedError
-
-    def from_folder(self, task: str, root: Path, *, download: bool) -> Data:
-        """Have torchvision read it, and fetch it only if `download`."""
-        raise NotImplementedError
-
-    def from_hub(self, task: str, root: Path | None) -> Data:
-        """Fetch it into the directory `root`; None for the default one."""
-        raise NotImplementedError
 
 
 def fetched(task: str, name: str, root: Path | None) -> Any:

@@ -7,7 +7,6 @@ node has trained on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -78,7 +77,14 @@ class Text(Files):
         """Return LEAF's rows, each a character on from the previous one, without overlaps."""
         rows = fetched(task, self.hub, root)
         rows = rows.select(range(0, len(rows), LENGTH))
-        return in_windows(task, self.hub, zip(rows["x"], rows["y"], strict=True))
+        texts = [f"{x}{y}" for x, y in zip(rows["x"], rows["y"], strict=True)]
+        if not texts or any(len(text) != LENGTH + 1 for text in texts):
+            raise ConfigError(
+                f"task={task!r}: {self.hub} does not hold windows of {LENGTH} characters and the one "
+                "after each"
+            )
+        codes = encoded("".join(texts)).reshape(len(texts), LENGTH + 1)
+        return halved(codes[:, :-1], codes[:, 1:])
 
 
 def encoded(text: str) -> NDArray[np.int64]:
@@ -89,17 +95,6 @@ def encoded(text: str) -> NDArray[np.int64]:
     printable = (points >= PRINTABLE.start) & (points < PRINTABLE.stop)
     codes[printable] = points[printable] - PRINTABLE.start + 1
     return codes
-
-
-def in_windows(task: str, name: str, rows: Iterable[tuple[str, str]]) -> Data:
-    """Return windows and the character after each, from rows of text."""
-    texts = [f"{window}{following}" for window, following in rows]
-    if not texts or any(len(text) != LENGTH + 1 for text in texts):
-        raise ConfigError(
-            f"task={task!r}: {name} does not hold windows of {LENGTH} characters and the one after each"
-        )
-    codes = encoded("".join(texts)).reshape(len(texts), LENGTH + 1)
-    return halved(codes[:, :-1], codes[:, 1:])
 
 
 def halved(windows: NDArray[np.int64], labels: NDArray[np.int64]) -> Data:

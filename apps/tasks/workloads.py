@@ -35,16 +35,6 @@ class Workload:
     parameters: int  # Number in the papers; 0 if no paper has it
     source: Source  # Source of its examples
 
-    @property
-    def train_size(self) -> int:
-        """Examples of the whole training half."""
-        return self.source.train_size
-
-    @property
-    def classes(self) -> int:
-        """Number of classes: guessing has a loss of ln(classes)."""
-        return self.source.classes
-
     def load(self, data_dir: str, *, download: bool) -> Data:
         """Read the data set; ConfigError with the place to put it."""
         return self.source.load(self.name, data_dir, download=download)
@@ -56,7 +46,7 @@ def generated(task: Workload, count: int, seed: int) -> Data:
     `count` examples for training, and a fifth as many for tests; `seed` decides them.
     """
     draw = torch.Generator().manual_seed(seed)
-    shape, classes = task.source.shape, task.classes
+    shape, classes = task.source.shape, task.source.classes
 
     def half(of: int) -> Examples:
         if len(shape) == 1:

@@ -20,7 +20,7 @@ from flhe_lab.advise.check import HELD_OUT, Line, compare
 from flhe_lab.advise.cost_model import SHARE, Point
 from flhe_lab.bench.contender import Contender, Setting
 from flhe_lab.bench.host import pinned
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.tables import phase_costs as who
 from flhe_lab.tables.store import Store
@@ -39,7 +39,7 @@ def measure(
     points: Sequence[Point] = POINTS,
     *,
     also: Sequence[Point] = (),
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> tuple[Calibration, dict[str, dict[str, float]], dict[str, int]]:
     """Calibrate, and time further points in the same turns.
 
@@ -53,9 +53,8 @@ def measure(
     with pinned(1):
         probes: list[Contender] = []
         for point in (*ours, *more):
-            if progress is not None:
-                what = f"{point.name}, {point.values:,} values: making it ready"
-                progress(len(probes), len(ours) + len(more), what)
+            what = f"{point.name}, {point.values:,} values: making it ready"
+            progress(len(probes), len(ours) + len(more), what)
             probes.append(probe(point))
         sharing = {
             (members, length): Sharing(members, length)
@@ -89,7 +88,7 @@ def cache_folder() -> Path:
 
 
 def load(
-    folder: Path | None = None, *, renew: bool = False, progress: Progress | None = None
+    folder: Path | None = None, *, renew: bool = False, progress: Progress = silent
 ) -> Calibration:
     """What is kept of this machine and release; measured, and kept, where there is nothing.
 
@@ -108,7 +107,7 @@ def load(
     return found
 
 
-def checked(progress: Progress | None = None) -> tuple[Calibration, list[Line]]:
+def checked(progress: Progress = silent) -> tuple[Calibration, list[Line]]:
     """Measure anew, keep it, and hold what it predicts against what it was not calibrated on."""
     found, times, sizes = measure(also=HELD_OUT, progress=progress)
     Store(cache_folder()).put(KEY, found.to_json())

@@ -9,52 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError
 from flhe_lab.advise import agreement_cost
 from flhe_lab.advise.agreement_cost import Agreement
-from flhe_lab.advise.cost_model import CLIENTS, TERMS, Fit, Point, Row, counts
+from flhe_lab.advise.cost_model import TERMS, Fit, Point, Row, counts
+from flhe_lab.advise.toml_files import load_toml
 from flhe_lab.bench.contender import PHASES
-from flhe_lab.tables import phase_costs as who
 
 VERSION = 2
 """Of what is measured, and how; another one is measured anew."""
 KEY = "calibration"
 
 
-def _points() -> tuple[Point, ...]:
-    # From 1 MiB an array on, at 262,144 values, buffers are of huge pages: one bend just behind that.
-    wide = (
-        *((5_000, 15), (50_000, 15), (270_000, 11)),
-        *((500_000, 11), (1_200_000, 7), (4_000_000, 7)),
-    )
-    sizes = {
-        **dict.fromkeys(
-            (who.PLAIN, who.FLASHE, who.FLASHE_TENTH, who.SASH, who.ESAFL, who.ESAFL_NARROW), wide
-        ),
-        who.FEDML: ((5_000, 15), (50_000, 11), (400_000, 7)),
-        # Of these a tenth fills whole polynomials, nearly.
-        who.FEDML_TENTH: ((5_000, 15), (40_000, 11), (400_000, 7)),
-        who.BATCHCRYPT: ((15_000, 9), (150_000, 5)),
-    }
-    found = [Point(name, v, repeats=n) for name, which in sizes.items() for v, n in which]
-    beside = (  # another cohort, then another ragged end
-        (who.FLASHE, 500_000, 8, 3, 11),
-        (who.FLASHE, 57_000, CLIENTS, 0, 15),
-        (who.FLASHE_TENTH, 500_000, 12, 0, 11),
-        (who.FLASHE_TENTH, 570_000, CLIENTS, 0, 11),
-        (who.ESAFL, 500_000, 10, 0, 11),
-        (who.ESAFL_NARROW, 160_000, CLIENTS, 0, 11),
-        (who.FEDML, 50_000, 8, 3, 11),
-        (who.FEDML, 60_000, CLIENTS, 0, 11),
-        (who.FEDML_TENTH, 400_000, 8, 3, 7),
-        (who.FEDML_TENTH, 320_000, CLIENTS, 0, 7),
-    )
-    return (*found, *(Point(*each, base=False) for each in beside))
-
-
-POINTS = _points()
+DECLARED = load_toml(Path(__file__).with_name("points.toml"))
+POINTS: tuple[Point, ...] = (
+    *(
+        Point(name, values, repeats=repeats)
+        for each in DECLARED["base"]
+        for name in each["names"]
+        for values, repeats in each["sizes"]
+    ),
+    *(
+        Point(name, values, cohort, dropouts, repeats, base=False)
+        for name, each in DECLARED["beside"].items()
+        for values, cohort, dropouts, repeats in each
+    ),
+)
 """What a calibration measures."""
 
 

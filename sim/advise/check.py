@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
-from flhe_lab.advise.calibration import Calibration
+from flhe_lab.advise.calibration import DECLARED, Calibration
 from flhe_lab.advise.cost_model import TERMS, Point, sealed_bytes, sparse_bytes
 from flhe_lab.bench.contender import PHASES
 from flhe_lab.tables import phase_costs as who
 
-CLIENTS = 6
-"""Not those of the calibration: values a coefficient, and a batch, are others."""
+CLIENTS: int = DECLARED["clients"]
 REPEATS, MORE_REPEATS = 7, 15
 """Of all, and where a turn takes milliseconds."""
 SHORT = 350_000
@@ -32,22 +31,14 @@ HELD_OUT: tuple[Point, ...] = tuple(
         name,
         values,
         CLIENTS,
-        dropouts,
+        each["dropouts"],
         REPEATS if name == who.BATCHCRYPT or values > SHORT else MORE_REPEATS,
     )
-    for name, sizes, dropouts in (
-        (who.FLASHE, (150_000, 350_000, 5_000_000), 2),
-        (who.FLASHE_TENTH, (150_000, 350_000, 5_000_000), 0),
-        (who.SASH, (150_000, 350_000, 5_000_000), 0),
-        (who.ESAFL, (150_000, 350_000, 5_000_000), 0),
-        (who.ESAFL_NARROW, (150_000, 350_000, 5_000_000), 0),
-        (who.FEDML, (150_000, 1_200_000), 1),
-        (who.FEDML_TENTH, (150_000, 1_200_000), 1),
-        (who.BATCHCRYPT, (60_000, 300_000), 0),
-    )
-    for values in sizes
+    for each in DECLARED["held_out"]
+    for name in each["names"]
+    for values in each["sizes"]
 )
-"""What is predicted and measured: of each, sizes between calibrated ones and one beyond them."""
+"""What is predicted and measured."""
 
 
 @dataclass(frozen=True, slots=True)

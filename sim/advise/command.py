@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -27,126 +28,65 @@ SPEEDS = {
 """Units -> what they stand for; in lower case, but for the B of bytes in a speed. Speeds are Mbps."""
 
 
-_FEDERATION, _NETWORK = "Federation", "Machines and network"
-_TRUST, _PRIVACY = "Trust", "Differential privacy"
+_federation, _network, _trust, _privacy = (
+    functools.partial(typer.Option, rich_help_panel=panel)
+    for panel in ("Federation", "Machines and network", "Trust", "Differential privacy")
+)
 
 
 def advise(
-    params: Annotated[
-        str,
-        typer.Option(help="Values of the model, such as 25M or 1.2k.", rich_help_panel=_FEDERATION),
-    ],
-    clients: Annotated[int, typer.Option(help="Clients of a round.", rich_help_panel=_FEDERATION)],
+    params: Annotated[str, _federation(help="Values of the model, such as 25M or 1.2k.")],
+    clients: Annotated[int, _federation(help="Clients of a round.")],
     uplink: Annotated[
-        str,
-        typer.Option(
-            help="Uplink of each client, such as 40Mbps, 1Gbps or 5MB/s.", rich_help_panel=_NETWORK
-        ),
+        str, _network(help="Uplink of each client, such as 40Mbps, 1Gbps or 5MB/s.")
     ] = "",
-    downlink: Annotated[
-        str,
-        typer.Option(
-            help="Downlink of each client; default: as --uplink.", rich_help_panel=_NETWORK
-        ),
-    ] = "",
+    downlink: Annotated[str, _network(help="Downlink of each client; default: as --uplink.")] = "",
     server_link: Annotated[
-        str,
-        typer.Option(
-            help="The server's link, both ways; default: no limit.", rich_help_panel=_NETWORK
-        ),
+        str, _network(help="The server's link, both ways; default: no limit.")
     ] = "",
     wan: Annotated[
-        str,
-        typer.Option(
-            help="A paper's network by name, or a .toml, instead of links.",
-            rich_help_panel=_NETWORK,
-        ),
+        str, _network(help="A paper's network by name, or a .toml, instead of links.")
     ] = "",
     dropout: Annotated[
-        float,
-        typer.Option(
-            help="Chance that a client's update is missing from a round.",
-            rich_help_panel=_FEDERATION,
-        ),
+        float, _federation(help="Chance that a client's update is missing from a round.")
     ] = 0.0,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="Rounds to convergence; default: 100.", rich_help_panel=_FEDERATION),
-    ] = None,
-    train: Annotated[
-        float,
-        typer.Option(help="Seconds that a client trains in a round.", rich_help_panel=_FEDERATION),
-    ] = 0.0,
+    rounds: Annotated[int | None, _federation(help="Rounds to convergence; default: 100.")] = None,
+    train: Annotated[float, _federation(help="Seconds that a client trains in a round.")] = 0.0,
     server_may_see_model: Annotated[
-        bool,
-        typer.Option(
-            "--server-may-see-model",
-            help="The server may read each round's sum.",
-            rich_help_panel=_TRUST,
-        ),
+        bool, _trust("--server-may-see-model", help="The server may read each round's sum.")
     ] = False,
     members_may_collude: Annotated[
         bool,
-        typer.Option(
-            "--members-may-collude",
-            help="A third of the clients may conspire with the server.",
-            rich_help_panel=_TRUST,
+        _trust(
+            "--members-may-collude", help="A third of the clients may conspire with the server."
         ),
     ] = False,
     trusted_dealer: Annotated[
-        bool,
-        typer.Option(
-            "--trusted-dealer",
-            help="All clients trust a third party that deals keys.",
-            rich_help_panel=_TRUST,
-        ),
+        bool, _trust("--trusted-dealer", help="All clients trust a third party that deals keys.")
     ] = False,
     clear_part: Annotated[
-        bool,
-        typer.Option(
-            "--clear-part",
-            help="A part of each update may travel in clear.",
-            rich_help_panel=_TRUST,
-        ),
+        bool, _trust("--clear-part", help="A part of each update may travel in clear.")
     ] = False,
     sparse: Annotated[
         bool,
-        typer.Option(
+        _trust(
             "--sparse",
             help="A tenth of each update may be sent, and the server may see which.",
-            rich_help_panel=_TRUST,
         ),
     ] = False,
     epsilon: Annotated[
-        float,
-        typer.Option(
-            help="Privacy budget; print the noise multiplier that keeps to it.",
-            rich_help_panel=_PRIVACY,
-        ),
+        float, _privacy(help="Privacy budget; print the noise multiplier that keeps to it.")
     ] = 0.0,
-    delta: Annotated[
-        float, typer.Option(help="Delta of that budget.", rich_help_panel=_PRIVACY)
-    ] = 1e-5,
+    delta: Annotated[float, _privacy(help="Delta of that budget.")] = 1e-5,
     sampling: Annotated[
         float,
-        typer.Option(
-            help="Probability of a record to be in a round's batch; 1: of members.",
-            rich_help_panel=_PRIVACY,
-        ),
+        _privacy(help="Probability of a record to be in a round's batch; 1: of members."),
     ] = 1.0,
     memory: Annotated[
-        str,
-        typer.Option(
-            help="Memory of each machine, such as 8GB; default: this one's.",
-            rich_help_panel=_NETWORK,
-        ),
+        str, _network(help="Memory of each machine, such as 8GB; default: this one's.")
     ] = "",
     prices: Annotated[
-        str,
-        typer.Option(
-            help="Prices: batchcrypt or flashe, as in the papers, or a .toml.",
-            rich_help_panel=_NETWORK,
-        ),
+        str, _network(help="Prices: batchcrypt or flashe, as in the papers, or a .toml.")
     ] = "flashe",
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine anew: half a minute.")

@@ -7,18 +7,18 @@ own rules, without Flower's frame of a message and its signatures, a few hundred
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.schemes.base import Scheme
-from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.registry import parse
 from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases
 from flhe_lab.advise.cost_model import TERMS, sealed_bytes, sparse_bytes
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.round_model import Exchange, Work
-from flhe_lab.bench.schemes import NARROW
+from flhe_lab.advise.toml_files import load_toml
 from flhe_lab.tables import phase_costs as who
 
 SIGNATURE = 64
@@ -60,58 +60,13 @@ class Offer:
         return demand.bound + 2  # as a roster's `min_opening` has it
 
 
-_TENTH = (
-    "it sends a tenth of the values a round: it may take more rounds, which is not counted here; "
-    "members see which values each of them sends, and the server which of those coincide"
-)
+def _offer(scheme: str = "", **table: str) -> Offer:
+    terms = TERMS[table["measured"]]
+    return Offer(terms=replace(terms, scheme=parse(scheme) if scheme else terms.scheme), **table)
 
 
-def _offer(
-    name: str, measured: str, strategy: str, scheme: Scheme | None = None, caveat: str = ""
-) -> Offer:
-    terms = TERMS[measured]
-    return Offer(name, measured, replace(terms, scheme=scheme or terms.scheme), strategy, caveat)
-
-
-OFFERS: tuple[Offer, ...] = (
-    _offer("FLASHE", who.FLASHE, "FlasheFedAvg()"),
-    _offer(
-        "FLASHE, top 10%",
-        who.FLASHE_TENTH,
-        'FlasheFedAvg(top_k=0.1, warmup=0, masking="adaptive")',
-        caveat=_TENTH,
-    ),
-    _offer("SASH", who.SASH, "SashFedAvg()"),
-    _offer("SASH, members read", who.SASH, 'SashFedAvg(unmask="clients")', Sash("clients")),
-    _offer("BatchCrypt", who.BATCHCRYPT, "BatchCryptFedAvg(clip=1.0)"),
-    _offer("ESAFL, lasting keys", who.ESAFL, 'EsaflFedAvg(keys="joint")'),
-    _offer(
-        "ESAFL, rns-8192, lasting keys",
-        who.ESAFL_NARROW,
-        'EsaflFedAvg(ring="rns-8192", keys="joint")',
-    ),
-    _offer("ESAFL", who.ESAFL, "EsaflFedAvg()", Esafl(keys="round")),
-    _offer(
-        "ESAFL, rns-8192",
-        who.ESAFL_NARROW,
-        'EsaflFedAvg(ring="rns-8192")',
-        Esafl(NARROW, "round"),
-    ),
-    _offer(
-        "ESAFL, dealt keys",
-        who.ESAFL,
-        'EsaflFedAvg(keys="dealt")',
-        Esafl(keys="dealt"),
-        "whoever deals the keys can open every update",
-    ),
-    _offer("FedML-HE", who.FEDML, "FedmlHeFedAvg()"),
-    _offer(
-        "FedML-HE, 10% encrypted",
-        who.FEDML_TENTH,
-        'FedmlHeFedAvg(select=Select(0.1, "random"))',
-        caveat="the server sees nine values in ten of each update; `flhe audit` shows what that "
-        "gives away",
-    ),
+OFFERS: tuple[Offer, ...] = tuple(
+    _offer(**table) for table in load_toml(Path(__file__).with_name("offers.toml"))["offer"]
 )
 
 

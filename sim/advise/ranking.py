@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from flhe_lab.advise.calibration import Calibration, Phases
 from flhe_lab.advise.demand import Demand
-from flhe_lab.advise.offers import OFFERS, Offer, plain_work, work
+from flhe_lab.advise.offers import OFFERS, plain_work, work
 from flhe_lab.advise.prices import GB
 from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
 from flhe_lab.advise.rules import lost_rounds, reasons_against
@@ -79,26 +79,19 @@ def advise(demand: Demand, speed: Calibration) -> Advice:
     """Rank what does what is asked, and say of everything else why it does not."""
     ranked, excluded = [], []
     for offer in OFFERS:
-        reasons = reasons_against(offer, demand, speed)
-        if reasons:
+        if reasons := reasons_against(offer, demand, speed):
             excluded.append(Exclusion(offer.name, reasons))
-        else:
-            ranked.append(_predict(offer, demand, speed))
+            continue
+        # With dealt keys, rounds that lack somebody are lost.
+        again = demand.lost(demand.clients) if offer.agrees_anew else 0.0
+        lost, said = lost_rounds(offer, demand), (offer.name, offer.strategy, offer.caveat)
+        ranked.append(_told(said, *work(offer, demand, speed), demand, again, lost))
     in_clear = plain_work(demand, speed)
     phases = speed.phases(who.PLAIN, demand.values, demand.clients)
     plain = _told(("plain FedAvg", "FedAvg()", ""), in_clear, phases, demand)
     return Advice(
         demand, tuple(sorted(ranked, key=lambda each: each.round_s)), plain, tuple(excluded)
     )
-
-
-def _predict(offer: Offer, demand: Demand, speed: Calibration) -> Prediction:
-    asked, phases = work(offer, demand, speed)
-    # With dealt keys, rounds that lack somebody are lost.
-    again = demand.lost(demand.clients) if offer.agrees_anew else 0.0
-    lost = lost_rounds(offer, demand)
-    said = offer.name, offer.strategy, offer.caveat
-    return _told(said, asked, phases, demand, again, lost)
 
 
 def _told(

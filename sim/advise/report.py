@@ -16,7 +16,7 @@ from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.ranking import Advice, Prediction
 from flhe_lab.advise.wan import SERVER
 from flhe_lab.bench.host import machine
-from flhe_lab.bench.table import HEADINGS
+from flhe_lab.bench.table import HEADINGS, columns
 
 NAME = 22
 """Columns of a name, so that a terminal of 80 shows all."""
@@ -25,7 +25,9 @@ NAME = 22
 def table(answer: Advice) -> Table:
     """All that are ranked, and FedAvg in clear below them."""
     demand = answer.demand
+    numbers = ("a round", *HEADINGS[:3], "other\nstages", "GB a\nround", "USD")
     out = Table(
+        *columns("seconds of", *numbers, left=("seconds of",)),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 0),
@@ -36,9 +38,6 @@ def table(answer: Advice) -> Table:
         f"done again is counted. GB are of 2^30 bytes, of all clients. USD for {demand.rounds} rounds, "
         f"by prices {demand.prices.name!r}{_egress(demand)}",
     )
-    out.add_column("seconds of", no_wrap=True)
-    for heading in ("a round", *HEADINGS[:3], "other\nstages", "GB a\nround", "USD"):
-        out.add_column(heading, justify="right", no_wrap=True)
     for row in answer.ranked:
         out.add_row(*_cells(row), end_section=row is answer.ranked[-1])
     out.add_row(*_cells(answer.plain))

@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flhe.errors import ConfigError
 from flhe_lab.advise.toml_files import check_amounts, known, load_toml, made, take
@@ -164,13 +163,12 @@ def _site(table: object, where: str) -> Site:
     return made(where, Site, link=made(where, Link, **speeds), **found)
 
 
-def _published(name: str, table: dict[str, Any]) -> Wan:
-    sites = tuple(_site(site, f"{name}, {site['name']}") for site in table.pop("site"))
-    return Wan(name, sites=sites, **table)
-
-
 PUBLISHED: Mapping[str, Wan] = {
-    name: _published(name, table)
+    name: Wan(
+        name,
+        sites=tuple(_site(site, f"{name}, {site['name']}") for site in table.pop("site")),
+        **table,
+    )
     for name, table in load_toml(Path(__file__).with_name("networks.toml")).items()
 }
 """The papers' networks by name."""

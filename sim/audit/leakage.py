@@ -34,7 +34,7 @@ from flhe_lab.audit.inversion import Attack, Channel, Seen, gradient, invert
 from flhe_lab.audit.lenet import lenet
 from flhe_lab.audit.ssim import ssim
 from flhe_lab.bench.host import torch_threads
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 
 RULES = ("random", "labels", "inputs", "magnitude")
 NONE, ALL = "none", "all"
@@ -147,7 +147,7 @@ def hidden(scores: NDArray[Any], share: float) -> NDArray[np.bool_]:
     return out
 
 
-def audit(images: Images, setting: Setting, progress: Progress | None = None) -> Audit:
+def audit(images: Images, setting: Setting, progress: Progress = silent) -> Audit:
     """Attack every image in every way; depends on nothing but `images` and `setting`."""
     began = time.perf_counter()
     model = lenet(setting.seed)
@@ -164,9 +164,8 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
             values = setting.channel.seen(gradient(exact, pixels, label).numpy(), noise)
             scores["random"] = draws.permutation(values.size)
             for way, share in setting.points:
-                if progress is not None:
-                    done = len(points), len(images) * len(setting.points)
-                    progress(*done, f"image {i + 1}: {way} {share:.0%}")
+                done = len(points), len(images) * len(setting.points)
+                progress(*done, f"image {i + 1}: {way} {share:.0%}")
                 seen = Seen(values, ~hidden(scores.get(way, scores["random"]), share))
                 guess = invert(exact, seen, shape, CLASSES, setting.attack, (setting.seed, i))
                 found, original = guess.image, images.pixels[i]

@@ -21,7 +21,7 @@ from flhe_lab.audit.shadows import CLIP, Effort, train
 from flhe_lab.audit.sum_attacks import guess, reconstruct
 from flhe_lab.bench import figures
 from flhe_lab.bench.host import machine
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 
 Row = dict[str, Any]
 
@@ -34,7 +34,7 @@ PANELS = (
 QUICK = Effort(500, 32, 20, 0.2, 0.5, (8, 1), 8, (0.1,), 1, 60, 10)
 
 
-def run(out: Path, *, quick: bool = False, progress: Progress | None = None) -> Path:
+def run(out: Path, *, quick: bool = False, progress: Progress = silent) -> Path:
     """Attack, and write the picture `out`, its data and a page beside it; returns the page's path.
 
     Raises ConfigError: a path that cannot be written; PackageError: dp-accounting is missing.
@@ -52,7 +52,7 @@ def run(out: Path, *, quick: bool = False, progress: Progress | None = None) -> 
     return page
 
 
-def measure(effort: Effort, progress: Progress | None = None) -> Row:
+def measure(effort: Effort, progress: Progress = silent) -> Row:
     """Train and attack, on all processors; returns JSON values."""
     at = [*((i, 1) for i in range(effort.images)), (0, effort.images)]
     levels = {"plain": 0.0, "clipped": 0.0}
@@ -71,8 +71,7 @@ def measure(effort: Effort, progress: Progress | None = None) -> Row:
                 jobs[name, which] = pool.submit(reconstruct, *which, view, effort.steps)
             jobs[name, "guess"] = pool.submit(guess, view, effort.guesses)
         for done, _ in enumerate(as_completed(jobs.values()), 1):
-            if progress is not None:
-                progress(done, len(jobs), "models and sums")
+            progress(done, len(jobs), "models and sums")
     trained, sums = [], []
     for name, z in levels.items():
         models = [jobs[name, n].result() for n in range(effort.models)]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -20,7 +21,7 @@ from flhe_lab.audit.inversion import Attack, Channel
 from flhe_lab.audit.leakage import ALL, LABELS, NONE, RULES, SHARES, Audit, Setting, audit, name
 from flhe_lab.bench import figures
 from flhe_lab.bench.host import machine
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +110,7 @@ def run(
     quick: bool = False,
     select: float = 0.1,
     noise: float = 0.0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Audit:
     """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.svg.
 
@@ -174,7 +175,7 @@ def curve(points: Sequence[Mapping[str, Any]], shares: Sequence[float], path: Pa
     """Draw SSIM over the share encrypted: means, and from the least to the largest."""
     ends: list[tuple[str, str, float, float]] = []
     half = min(shares, key=lambda share: abs(share - 0.5))
-    means = {rule: _mean(points, rule, half) for rule in RULES}
+    means = {rule: fmean(_values(points, rule, half)) for rule in RULES}
     best = min(RULES, key=lambda rule: means[rule])
     says = (
         f"With {half:.0%} encrypted, images are rebuilt with SSIM {means[best]:.2f} "
@@ -190,7 +191,7 @@ def curve(points: Sequence[Mapping[str, Any]], shares: Sequence[float], path: Pa
             at = [100 * share for _, share in ways]
             low, high = [min(v) for v in values], [max(v) for v in values]
             axes.fill_between(at, low, high, alpha=0.12, linewidth=0, color=ink)
-            line = [sum(v) / len(v) for v in values]
+            line = [fmean(v) for v in values]
             axes.plot(at, line, marker=look.marker, markersize=4, color=ink)
             middle = 1 + [*shares].index(half)
             ends.append((LABELS[rule], ink, at[middle], line[middle]))
@@ -208,8 +209,3 @@ def curve(points: Sequence[Mapping[str, Any]], shares: Sequence[float], path: Pa
 
 def _values(points: Sequence[Mapping[str, Any]], way: str, share: float) -> list[float]:
     return [p["ssim"] for p in points if (p["way"], p["share"]) == (way, share)]
-
-
-def _mean(points: Sequence[Mapping[str, Any]], way: str, share: float) -> float:
-    values = _values(points, way, share)
-    return sum(values) / len(values)

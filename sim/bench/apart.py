@@ -32,7 +32,7 @@ from flhe.mods.app import App
 from flhe.strategies.overhead import resident
 from flhe.testing import InProcessGrid
 from flhe_lab.bench.synthetic import client_app
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 
 READS = {"flhe-server-reads": True}
 """Node config: SASH's sums are read by the server, by default."""
@@ -63,9 +63,9 @@ class Apart(InProcessGrid):
 
     nodes_work_here = False
 
-    def __init__(self, nodes: int, place: Path, progress: Progress | None = None) -> None:
+    def __init__(self, nodes: int, place: Path, progress: Progress = silent) -> None:
         super().__init__(client_app(), nodes, homes=place, node_config=lambda _: READS)
-        self._place, self._progress = place, progress or (lambda *_: None)
+        self._place, self._progress = place, progress
         self._done = 0
         self.failed: Exception | None = None
         self.peaks: list[dict[str, Any]] = []

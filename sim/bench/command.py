@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from flhe.answer import Answer, notes
+from flhe.answer import Answer
 from flhe.errors import ConfigError
 
 DEFAULT = ("flashe", "sash")
@@ -120,35 +119,27 @@ def _rounds(schemes: Sequence[str], task: str, clients: int, images: int, repeat
     from flhe.packages import require
 
     require("`flhe bench --round`", "apps", ("torch", "sklearn"))
-    from flhe_lab.bench import laps, round_table, rounds, table
+    from flhe_lab.bench import laps, rounds, table
 
     setting = rounds.Setting(task, clients, images, repeats)
     with table.progress() as advance:
         rows = rounds.bench(schemes, setting, advance)
-    shown = round_table.table(rows, rounds.title(setting), rounds.CAPTION)
-    return Answer(laps.to_data(rows, setting), shown, round_table.phases(rows))
+    shown = table.round_table(rows, rounds.title(setting), rounds.CAPTION)
+    return Answer(laps.to_data(rows, setting), shown, table.phases(rows))
 
 
 def _deployed(schemes: Sequence[str], values: int, repeats: int, patience: float) -> Answer:
     from flhe.packages import require
 
     require("`flhe bench --round --deployed`", "apps", ("psutil",))
-    from flhe_app.signals import Stopped, signals
-    from flhe_lab.bench import deployed, laps, round_table, table
+    from flhe_lab.bench import deployed, laps, table
+    from flhe_lab.rehearsal.logs import telling
 
-    setting, began = deployed.Setting(values, repeats, patience), time.monotonic()
-
-    def say(text: str) -> None:
-        line = f"[{time.monotonic() - began:5.0f} s] {text}"
-        notes().print(line, markup=False, highlight=False, soft_wrap=True)
-
-    try:
-        with signals(), table.progress() as advance:
-            rows = deployed.bench(schemes, setting, say, advance)
-    except Stopped as stopped:
-        raise typer.Exit(128 + stopped.number) from None
-    shown = round_table.table(rows, deployed.title(setting), deployed.CAPTION)
-    return Answer(laps.to_data(rows, setting), shown, round_table.phases(rows))
+    setting = deployed.Setting(values, repeats, patience)
+    with telling() as say, table.progress() as advance:
+        rows = deployed.bench(schemes, setting, say, advance)
+    shown = table.round_table(rows, deployed.title(setting), deployed.CAPTION)
+    return Answer(laps.to_data(rows, setting), shown, table.phases(rows))
 
 
 def _memory(schemes: Sequence[str], values: int) -> Answer:

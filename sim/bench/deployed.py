@@ -11,28 +11,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flhe.errors import ConfigError, FlheError, QuorumError
+from flhe.errors import ConfigError, FlheError
 from flhe.schemes import PLAIN
 from flhe_app.environment import free_port, temporary
 from flhe_app.outcome import Tail
 from flhe_app.shelf import serving
-from flhe_app.superlink import LOOK_S, Value, pairs
+from flhe_app.superlink import LOOK_S, Value
 from flhe_lab.bench import synthetic
 from flhe_lab.bench.laps import Lap, Row, contenders, in_turns, whole
-from flhe_lab.bench.turns import Progress
-from flhe_lab.rehearsal.app import SITES, deployed
-from flhe_lab.rehearsal.logs import Logs, kept_logs
-from flhe_lab.rehearsal.machines import Machines
-from flhe_lab.rehearsal.trust import NAME, provide
+from flhe_lab.bench.turns import Progress, silent
+from flhe_lab.rehearsal.app import SITES, deployed, wait
+from flhe_lab.rehearsal.logs import Logs, Say, kept_logs
+from flhe_lab.rehearsal.machines import Machines, run_words
+from flhe_lab.rehearsal.trust import provide
 
 if TYPE_CHECKING:
-    from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
 
@@ -56,9 +55,6 @@ CAPTION = (
 
 ROUND_S = 600.0
 """Longest time for one round, and for the other runs' rounds between two of one run."""
-_LOOK_S = 0.05
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +83,8 @@ def title(setting: Setting) -> str:
 # --- in the processes of the deployment ---
 
 
-def client_app() -> ClientApp:
-    """The client, of `flhe_lab.bench.synthetic`; in clear the mod only lets messages pass."""
-    return synthetic.client_app()
+client_app = synthetic.client_app
+"""The client; in clear the mod only lets messages pass."""
 
 
 def server_app() -> ServerApp:
@@ -99,7 +94,8 @@ def server_app() -> ServerApp:
         def finished(report: RoundReport) -> None:
             reporter.round(report)
             began = time.perf_counter()
-            _wait_for(Path(config["place"]) / f"turn-{report.round + 1}", float(config["wait-s"]))
+            turn = Path(config["place"]) / f"turn-{report.round + 1}"
+            wait(f"for {turn.name}: is the bench still there?", turn.exists, config["wait-s"])
             reporter.emit("waited", seconds=time.perf_counter() - began)
 
         start = synthetic.initial(config["values"])
@@ -123,19 +119,11 @@ def strategy(name: str, clients: int, max_examples: int, on_round: OnRound) -> F
     return SchemeFedAvg(deployed(name), max_examples=max_examples, **how)
 
 
-def _wait_for(path: Path, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > until:
-            raise QuorumError(f"waited {seconds:g} s for {path.name}: is the bench still there?")
-        time.sleep(_LOOK_S)
-
-
 # --- beside it ---
 
 
 def bench(
-    schemes: Sequence[str], setting: Setting, say: Say, progress: Progress | None = None
+    schemes: Sequence[str], setting: Setting, say: Say, progress: Progress = silent
 ) -> list[Row]:
     """Time rounds of plain FedAvg, and then of each scheme; `say` is told what takes long.
 
@@ -199,7 +187,10 @@ class Run:
             for line in self._tail.lines():
                 event = json.loads(line)
                 if event["event"] == "round":
-                    return self._lap(event)
+                    self._round = event["round"]
+                    whole(self.name, self._round, event["survivors"], len(SITES))
+                    phases = ((phase["name"], phase["seconds"]) for phase in event["phases"])
+                    return Lap.of(event["wall_s"], phases, self._waited)
                 self._hear(event)
             self.machines.check()
             if time.monotonic() > until:
@@ -218,12 +209,6 @@ class Run:
             why = self.machines.logs.why("superlink", *SITES)
             raise FlheError(f"the run with {self.name} failed: {event['error']}{why}")
 
-    def _lap(self, event: dict[str, Any]) -> Lap:
-        self._round = event["round"]
-        whole(self.name, self._round, event["survivors"], len(SITES))
-        phases = ((phase["name"], phase["seconds"]) for phase in event["phases"])
-        return Lap.of(event["wall_s"], phases, self._waited)
-
     def _submit(self) -> None:
         self.place.mkdir(mode=0o700)
         report = self.place / "report.jsonl"
@@ -235,9 +220,5 @@ class Run:
             "place": f"{self.place}",
             "report": f"{report}",
         }
-        log = f"flwr-run-{self.name}"
-        told = self.machines.flwr("run", APP_ID, NAME, "--run-config", pairs(config), log=log)
-        if "run-id" not in told:
-            why = self.machines.logs.why(log, "superlink")
-            raise FlheError(f"`flwr run` did not start {self.name}{why}")
+        self.machines.submit(self.name, run_words(APP_ID, config))
         self._tail = Tail(report)

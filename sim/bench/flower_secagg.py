@@ -276,12 +276,7 @@ Replies = Callable[[Iterable[Any]], list[Any]]
 
 def grid(replies: Replies) -> Any:
     """Of Flower's Grid the one method that the workflow calls: all replies at once."""
-
-    def send_and_receive(messages: Iterable[Any], *, timeout: float | None = None) -> Any:
-        del timeout
-        return replies(messages)
-
-    return SimpleNamespace(send_and_receive=send_and_receive)
+    return SimpleNamespace(send_and_receive=lambda messages, timeout=None: replies(messages))
 
 
 class Clients:

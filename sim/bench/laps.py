@@ -11,7 +11,7 @@ from flhe.errors import ConfigError, FlheError
 from flhe.schemes import PLAIN
 from flhe.strategies.overhead import OTHER
 from flhe_lab.bench.host import machine
-from flhe_lab.bench.turns import Progress, Times
+from flhe_lab.bench.turns import Progress, Times, silent
 from flhe_lab.rehearsal.app import SCHEMES
 
 FORMAT, VERSION = "flhe rounds", 1
@@ -61,21 +61,18 @@ class Row:
     @property
     def apps(self) -> Times | None:
         """Of the apps' own code in a round, where it is known."""
-        own = [lap.apps_s for lap in self.laps]
-        return times(each for each in own if each is not None) if None not in own else None
+        return _known(lap.apps_s for lap in self.laps)
 
     @property
     def outside(self) -> Times | None:
         """Of a round besides the apps' own code."""
-        if self.apps is None:
-            return None
-        return times(lap.seconds - (lap.apps_s or 0.0) for lap in self.laps)
+        own = ((lap.seconds, lap.apps_s) for lap in self.laps)
+        return _known(None if apps is None else whole - apps for whole, apps in own)
 
     @property
     def cpu(self) -> Times | None:
         """Of this process's processor in a round, where it is known."""
-        busy = [lap.cpu_s for lap in self.laps]
-        return times(each for each in busy if each is not None) if None not in busy else None
+        return _known(lap.cpu_s for lap in self.laps)
 
     @property
     def phases(self) -> dict[str, float]:
@@ -112,6 +109,11 @@ def times(seconds: Iterable[float]) -> Times:
     return Times(min(found), statistics.median(found))
 
 
+def _known(seconds: Iterable[float | None]) -> Times | None:
+    found = list(seconds)
+    return None if None in found else times(each for each in found if each is not None)
+
+
 def contenders(schemes: Sequence[str]) -> tuple[str, ...]:
     """Plain FedAvg, then the schemes, each once.
 
@@ -124,7 +126,7 @@ def contenders(schemes: Sequence[str]) -> tuple[str, ...]:
 
 
 def in_turns(
-    turns: Mapping[str, Callable[[], Lap]], repeats: int, progress: Progress | None = None
+    turns: Mapping[str, Callable[[], Lap]], repeats: int, progress: Progress = silent
 ) -> list[Row]:
     """Let all have a round each, then all the next one; the first of each does not count."""
     if repeats < 1:
@@ -132,8 +134,7 @@ def in_turns(
     laps: dict[str, list[Lap]] = {name: [] for name in turns}
     for number in range(repeats + 1):
         for name, turn in turns.items():
-            if progress is not None:
-                progress(number, repeats + 1, name)
+            progress(number, repeats + 1, name)
             laps[name].append(turn())
     return [Row(name, tuple(found[1:])) for name, found in laps.items()]
 

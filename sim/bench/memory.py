@@ -32,7 +32,8 @@ from flhe.strategies.report import RoundReport
 from flhe_lab.bench.apart import WAIT_S, Apart
 from flhe_lab.bench.host import machine, quiet
 from flhe_lab.bench.synthetic import STEP, initial
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.table import columns
+from flhe_lab.bench.turns import Progress, silent
 
 NODES, ROUNDS = 3, 2
 OWN = {"app": 2, "encode": 1}
@@ -49,7 +50,7 @@ class Held:
     peak_bytes: int
 
 
-def measure(scheme: str, values: int, progress: Progress | None = None) -> list[Held]:
+def measure(scheme: str, values: int, progress: Progress = silent) -> list[Held]:
     """Run the rounds; return the phases of the last one and of the checkpoint after it.
 
     Raises ConfigError: a scheme that is not known; FlheError: a result that is not the sum.
@@ -128,15 +129,13 @@ def to_data(rows: Sequence[Held], scheme: str, values: int) -> dict[str, Any]:
 def table(rows: Sequence[Held], scheme: str, values: int) -> Table:
     """Seconds and peaks of each phase."""
     out = Table(
+        *columns("", "seconds", "peak, GB", "to a model"),
         title=f"{scheme}, {values:,} values: a model of {values / 2.5e8:.3g} GB, {NODES} nodes",
         caption="seconds: the median of the nodes; peak: the most of one process beyond the app's own "
         "arrays (what it was given, and its result)",
         box=SIMPLE_HEAD,
         show_edge=False,
     )
-    out.add_column("")
-    for heading in ("seconds", "peak, GB", "to a model"):
-        out.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         peak = row.peak_bytes
         cells = f"{row.seconds:.2f}", f"{peak / 1e9:.2f}", f"{peak / (4 * values):.2f}x"

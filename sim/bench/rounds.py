@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from flhe.errors import ConfigError
@@ -30,12 +30,13 @@ from flhe.schemes import PLAIN
 from flhe.strategies.report import OnRound, RoundReport
 from flhe.testing import InProcessGrid
 from flhe_app.tasks import TASKS, task_named
-from flhe_app.tasks.base import Score, evaluate, new_model, shuffler, train
+from flhe_app.tasks.base import new_model
 from flhe_app.tasks.workloads import generated
 from flhe_lab.bench.deployed import strategy
 from flhe_lab.bench.host import pinned, quiet, torch_threads
 from flhe_lab.bench.laps import Lap, Row, contenders, in_turns, whole
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
+from flhe_lab.papers import curves
 
 SEED, RATE, BATCH = 20, 0.01, 32
 """Seed of model and images; learning rate and batch size of training."""
@@ -168,7 +169,7 @@ class Turns:
             raise _Over
 
 
-def bench(schemes: Sequence[str], setting: Setting, progress: Progress | None = None) -> list[Row]:
+def bench(schemes: Sequence[str], setting: Setting, progress: Progress = silent) -> list[Row]:
     """Time rounds of plain FedAvg, and then of each scheme.
 
     Raises ConfigError: an unknown scheme. FlheError: a round without some client.
@@ -214,40 +215,17 @@ def _work(name: str, setting: Setting, grid: PromptGrid) -> Callable[[OnRound], 
     return work
 
 
-def client_app(setting: Setting, data: Sequence[Any], seconds: Seconds, *mods: Any) -> ClientApp:
+def client_app(setting: Setting, data: list[Any], seconds: Seconds, *mods: Any) -> ClientApp:
     """The client: an epoch on its own images, and a score; it notes its seconds."""
-    app, task = ClientApp(mods=[*mods]), task_named(setting.task)
 
-    def answer(message: Message, context: Context, kind: str) -> Message:
+    def noted(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
         # Of its own thread's processor: what the server does meanwhile is not training.
         began = time.thread_time()
-        partition = int(context.node_config["partition-id"])
+        reply = call_next(message, context)
         number: Any = message.content.config_records["config"]["server-round"]
-        model, own = new_model(task, SEED), data[partition]
-        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-        content = RecordDict()
-        if kind == "train":
-            how: dict[str, Any] = {"epochs": 1, "learning_rate": RATE, "batch_size": BATCH}
-            score = train(model, own.train, shuffle=shuffler(SEED, partition, number), **how)
-            content["arrays"] = ArrayRecord(model.state_dict())
-            content["metrics"] = _metrics(score, len(own.train.labels), "train_")
-        else:
-            content["metrics"] = _metrics(evaluate(model, own.test), len(own.test.labels))
-        reply = Message(content, reply_to=message)
-        seconds[kind, number] += time.thread_time() - began
+        seconds[message.metadata.message_type, number] += time.thread_time() - began
         return reply
 
-    @app.train()
-    def train_fn(message: Message, context: Context) -> Message:
-        return answer(message, context, "train")
-
-    @app.evaluate()
-    def evaluate_fn(message: Message, context: Context) -> Message:
-        return answer(message, context, "evaluate")
-
-    return app
-
-
-def _metrics(score: Score, examples: int, prefix: str = "") -> MetricRecord:
-    found = {f"{prefix}loss": score.loss, f"{prefix}accuracy": score.accuracy}
-    return MetricRecord({**found, "num-examples": examples})
+    how = curves.Setting(setting.clients, 1, BATCH, RATE, "sgd")
+    first = new_model(task_named(setting.task), SEED)
+    return curves.client_app(first, data, how, *mods, noted, seed=SEED)

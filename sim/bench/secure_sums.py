@@ -13,7 +13,7 @@ from typing import Any
 
 from flhe_lab.bench.contender import MANY, Contender, Setting
 from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours
-from flhe_lab.bench.turns import Measured, Progress, measure
+from flhe_lab.bench.turns import Measured, Progress, measure, silent
 
 DEGREE = 100
 """k: neighbours of a client under SecAgg+ and SASH+, as in the paper."""
@@ -63,7 +63,7 @@ def contender(name: str, sides: Any) -> Contender:
 
 
 def timed(
-    setting: Setting, makes: Mapping[str, Make], repeats: int, progress: Progress | None = None
+    setting: Setting, makes: Mapping[str, Make], repeats: int, progress: Progress = silent
 ) -> dict[str, Measured]:
     """Time everybody in one setting, in turns; by name. Who has no point here is left out.
 
@@ -71,8 +71,7 @@ def timed(
     """
     taking = []
     for name, make in makes.items():
-        if progress is not None:
-            progress(0, repeats + 1, f"{name}, {setting.cohort} clients: making it ready")
+        progress(0, repeats + 1, f"{name}, {setting.cohort} clients: making it ready")
         if sides := make(setting):
             taking.append(contender(name, sides))
     return measure(taking, repeats, progress)

@@ -1,19 +1,27 @@
-"""The table that `flhe bench` prints: times, sizes, and ratios to the limits of the same run."""
+"""The tables that `flhe bench` prints.
+
+Of an update: times, sizes, and ratios to the limits of the same run. Of rounds: seconds beside plain
+FedAvg's, and by phase.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.progress import Progress as Bar
-from rich.table import Table
+from rich.table import Column, Table
 
 from flhe.answer import notes
 from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.times import Rows
 from flhe_lab.bench.turns import Progress, Times
+
+if TYPE_CHECKING:
+    from flhe_lab.bench.laps import Row
 
 LIMIT_OF = {"encrypt": "openssl-aes-ctr", "add": "numpy-add-f32", "decrypt": "openssl-aes-ctr"}
 HEADINGS = (
@@ -28,6 +36,7 @@ HEADINGS = (
 def table(rows: Rows, setting: Setting) -> Table:
     """Median times, each with its ratio to the limit of that phase (minimum by minimum)."""
     out = Table(
+        *columns("", *HEADINGS),
         title=f"{setting.values:,} values, {setting.cohort} clients, {setting.dropouts} dropped out, "
         f"{setting.threads} thread{'s' if setting.threads > 1 else ''}",
         caption="medians; below them, minimum by minimum, the ratio to AES-CTR over the keystream "
@@ -37,9 +46,6 @@ def table(rows: Rows, setting: Setting) -> Table:
         padding=0,
     )
     longest = max(len(word) for name in rows for word in name.split())
-    out.add_column("", no_wrap=True)
-    for heading in HEADINGS:
-        out.add_column(heading, justify="right", no_wrap=True)
     kind = ""
     for name, row in rows.items():
         if row.contender.kind != kind:
@@ -76,14 +82,70 @@ def _cell(times: Times | None, limit: Times | None) -> str:
     if times is None:
         return ""
     ratio = "" if limit is None else f"\n{_short(times.min / limit.min)}x"
-    return f"{_seconds(times.median)}{ratio}"
+    return f"{seconds(times.median, 3, 3)}{ratio}"
 
 
 def _short(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}"
 
 
-def _seconds(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1e3 * seconds:.3f} ms"
-    return f"{seconds:.3f} s" if seconds < 100 else f"{seconds:,.0f} s"
+def seconds(taken: float, milli: int = 1, whole: int = 2) -> str:
+    """Seconds as a table has them, with so many digits of milliseconds, or of seconds."""
+    if taken < 1:
+        return f"{1e3 * taken:.{milli}f} ms"
+    return f"{taken:.{whole}f} s" if taken < 100 else f"{taken:,.0f} s"
+
+
+def columns(*headings: str, left: Collection[str] = ("",), no_wrap: bool = True) -> list[Column]:
+    """Columns of numbers, flush right; those of `left` are of words."""
+    sides: list[tuple[str, Literal["left", "right"]]]
+    sides = [(each, "left" if each in left else "right") for each in headings]
+    return [Column(each, justify=side, no_wrap=no_wrap) for each, side in sides]
+
+
+# --- rounds beside plain FedAvg's, and their phases ---
+
+ROUND = ("round,\nmin", "round,\nmedian")
+APART = ("processor,\nmedian", "clients'\napps", "besides\nthem", "ratio if apps\nwere equal")
+
+
+def round_table(rows: Sequence[Row], title: str, caption: str) -> Table:
+    """Seconds of rounds; below them the ratio to the first row's."""
+    base, apart = rows[0], rows[0].apps is not None
+    out = _table(title, caption, *ROUND, *(APART if apart else ()))
+    for row in rows:
+        ratio = {name: "" if row is base else _ratio(r) for name, r in row.over(base).items()}
+        cells = [
+            seconds(row.seconds.min) + ratio["min"],
+            seconds(row.seconds.median) + ratio["median"],
+        ]
+        if row.apps and row.outside and row.cpu:
+            cells += [
+                seconds(row.cpu.median) + ratio["cpu"],
+                seconds(row.apps.median),
+                seconds(row.outside.median),
+                ratio["apart"].lstrip(),
+            ]
+        out.add_row(row.name, *cells)
+    return out
+
+
+def phases(rows: Sequence[Row]) -> Table:
+    """Median seconds of each phase that some contender has, a column for each contender."""
+    from flhe.strategies.overhead import PHASES
+
+    out = _table("the same by phase, medians", None, *(row.name for row in rows))
+    found = [row.phases for row in rows]
+    for name in PHASES:
+        if any(each.get(name) for each in found):
+            out.add_row(name, *(seconds(each[name]) if name in each else "" for each in found))
+    return out
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"\n{ratio:.3f}x"
+
+
+def _table(title: str, caption: str | None, *headings: str) -> Table:
+    how: Any = {"title": title, "caption": caption, "box": SIMPLE_HEAD, "show_edge": False}
+    return Table(*columns("", *headings), **how, padding=(0, 1, 0, 0))

@@ -16,7 +16,7 @@ from flhe_lab.bench.contender import PHASES, Contender, Setting, Work
 from flhe_lab.bench.federation import layout_of, terms_of
 from flhe_lab.bench.host import machine, pinned
 from flhe_lab.bench.schemes import NARROW, SCHEMES, esafl
-from flhe_lab.bench.turns import Measured, Progress, measure
+from flhe_lab.bench.turns import Measured, Progress, measure, silent
 
 Rows = Mapping[str, Measured]
 
@@ -27,7 +27,7 @@ def bench(
     *,
     repeats: int = 20,
     with_peers: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Rows:
     """Time everything, by name; check every mean.
 

@@ -21,6 +21,10 @@ Progress = Callable[[int, int, str], None]
 """(turns done, turns in all, what is running) -> None."""
 
 
+def silent(_done: int, _all: int, _what: str) -> None:
+    """Show no progress."""
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """Seconds of one phase over the repeats."""
@@ -47,7 +51,7 @@ class Measured:
 def measure(
     contenders: Sequence[Contender],
     repeats: int,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     *,
     enough_s: float = float("inf"),
 ) -> dict[str, Measured]:
@@ -70,8 +74,7 @@ def measure(
         for contender in contenders:
             if turn > contender.max_repeats or (turn == 0 and contender.max_repeats == 1):
                 continue
-            if progress is not None:
-                progress(turn, repeats + 1, contender.name)
+            progress(turn, repeats + 1, contender.name)
             with pinned(contender.threads) if contender.threads else nullcontext():
                 found = contender.turn()
             if turn > 0:  # the first turn warms up

@@ -38,12 +38,9 @@ class Phase:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
+        names = ("name", "round", "wall_s", "server_s", "grid_s")
         return {
-            "name": self.name,
-            "round": self.round,
-            "wall_s": self.wall_s,
-            "server_s": self.server_s,
-            "grid_s": self.grid_s,
+            **{name: getattr(self, name) for name in names},
             "answers": len(self.up),
             "up_bytes_total": sum(self.up.values()),
             "down_bytes_total": sum(self.down.values()),

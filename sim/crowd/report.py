@@ -19,6 +19,7 @@ from rich.table import Table
 
 from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe_app import style
+from flhe_lab.bench.table import columns
 from flhe_lab.crowd.found import Found
 from flhe_lab.crowd.phases import PER_ROUND
 
@@ -176,16 +177,13 @@ def table(runs: Sequence[Found]) -> Table:
     most = runs[-1].asked.clients
     further = FURTHER * most
     beyond = f"; a group has {MAX_MEMBERS:,} members at most today" if further > MAX_MEMBERS else ""
+    counts = (f"{run.asked.clients:,}" for run in runs)
     out = Table(
+        *columns("", *counts, "law", "off", f"~{further:,}", no_wrap=False),
         title=f"SASH, {runs[0].asked.values:,} values, on Ray",
         caption=f"law: what theory says from {LARGE} on; off: the farthest point; "
         f"~ projected{beyond}",
     )
-    out.add_column("")
-    for run in runs:
-        out.add_column(f"{run.asked.clients:,}", justify="right")
-    for heading in ("law", "off", f"~{further:,}"):
-        out.add_column(heading, justify="right")
     for quantity in QUANTITIES:
         law = quantity.law(runs)
         said = ("", "", "")

@@ -23,7 +23,7 @@ from flhe_app.outcome import Tail, last_exception
 from flhe_app.processes import Children, describe_exit
 from flhe_app.superlink import LOOK_S, Value, pairs, start_simulation
 from flhe_lab.bench.synthetic import write_app
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 from flhe_lab.crowd import app as crowd_app
 from flhe_lab.crowd.found import Asked, Found
 
@@ -43,7 +43,7 @@ class RayRun:
     and what is going on.
     """
 
-    def __init__(self, asked: Asked, timeout: float, step: Progress = lambda *_: None) -> None:
+    def __init__(self, asked: Asked, timeout: float, step: Progress = silent) -> None:
         self._asked, self._timeout, self._step = asked, timeout, step
         self._found = Found(asked)
         self._looked = 0.0
@@ -64,9 +64,7 @@ class RayRun:
             self._log.touch(mode=0o600)
             write_app(scratch / "app", "flhe-crowd", crowd_app.__name__, crowd_app.CONFIG)
             (scratch / "clocks").mkdir()
-            env = environment(scratch / "nodes", scratch)
-            env["RAY_worker_niceness"] = "0"  # or whatever else runs here would be in the times
-            children = Children(env, scratch)
+            children = Children(environment(scratch / "nodes", scratch), scratch)
             try:
                 self._watch(scratch, children)
                 self._found.read_clocks(scratch / "clocks")

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError, FlheError
 from flhe_lab.bench import host
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -46,6 +46,10 @@ SEED = 0
 
 EVALUATED = 128
 """Examples that are scored at a time: the logits of more windows of text than that take memory."""
+
+
+ALLOWING = {"flhe-server-reads": True, "flhe-unpermuted": True, "flhe-min-bits": 112}
+"""A node's config that allows whatever is to be measured: it has nothing to hide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ def learn(
     """
     from flwr.app import ArrayRecord
 
+    from flhe.mods import HEMod
     from flhe.testing import InProcessGrid
     from flhe_app.tasks.base import new_model
 
@@ -138,20 +143,11 @@ def learn(
         on_round(report)
 
     with quiet(1), tempfile.TemporaryDirectory(prefix="flhe-curves-") as scratch:
-        grid = InProcessGrid(
-            _app(first, parts, setting, encrypted=bool(run.alias)),
-            setting.clients,
-            node_config=lambda i: _allowing(Path(scratch) / f"node-{i}"),
-            workers=2,
-        )
-        try:
-            run.strategy(setting, max(len(part.train.labels) for part in parts), note).start(
-                grid=grid,
-                initial_arrays=ArrayRecord(first.state_dict()),
-                num_rounds=run.rounds_of(setting),
-            )
-        finally:
-            grid.close()
+        app = client_app(first, parts, setting, *([HEMod()] if run.alias else []))
+        how: Any = {"homes": Path(scratch), "node_config": lambda _: ALLOWING, "workers": 2}
+        with InProcessGrid(app, setting.clients, **how) as grid:
+            strategy = run.strategy(setting, max(len(part.train.labels) for part in parts), note)
+            strategy.start(grid, ArrayRecord(first.state_dict()), run.rounds_of(setting))
     return curve
 
 
@@ -181,25 +177,16 @@ def parts_of(data: Data, setting: Setting) -> list[Data]:
     return [Part(*pair) for pair in zip(*shares, strict=True)]
 
 
-def _allowing(home: Path) -> dict[str, Any]:
-    """A node's config that allows whatever is to be measured: it has nothing to hide."""
-    return {
-        "flhe-home": str(home),
-        "flhe-trust": "first-use",
-        "flhe-server-reads": True,
-        "flhe-unpermuted": True,
-        "flhe-min-bits": 112,
-    }
-
-
-def _app(first: nn.Module, parts: list[Data], setting: Setting, *, encrypted: bool) -> ClientApp:
+def client_app(
+    first: nn.Module, parts: list[Data], setting: Setting, *mods: Any, seed: int = SEED
+) -> ClientApp:
+    """The client: trains a copy of `first` on its part as `setting` says, and scores it."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
-    from flhe.mods import HEMod
     from flhe_app.tasks import base
 
-    app = ClientApp(mods=[HEMod()] if encrypted else [])
+    app = ClientApp(mods=[*mods])
 
     def received(message: Message) -> nn.Module:
         # A copy, rather than a new model: clients work at the same time, torch's generator is one
@@ -207,29 +194,31 @@ def _app(first: nn.Module, parts: list[Data], setting: Setting, *, encrypted: bo
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         return model
 
+    def part(context: Context) -> int:
+        return int(context.node_config["partition-id"])
+
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        node = int(context.node_config["partition-id"])
-        model, mine = received(message), parts[node].train
-        server_round = message.content.config_records["config"]["server-round"]
-        assert isinstance(server_round, int)
+        model, mine = received(message), parts[part(context)].train
+        server_round: Any = message.content.config_records["config"]["server-round"]
         score = base.train(
             model,
             mine,
             epochs=1,
             learning_rate=setting.learning_rate,
             batch_size=setting.batch_size,
-            shuffle=base.shuffler(SEED, node, server_round),
+            shuffle=base.shuffler(seed, part(context), server_round),
             optimizer=setting.optimizer,
             batches=setting.batches,
         )
-        metrics = MetricRecord({"train_loss": score.loss, "num-examples": len(mine.labels)})
+        told = {f"train_{name}": value for name, value in score._asdict().items()}
+        metrics = MetricRecord({**told, "num-examples": len(mine.labels)})
         content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
         return Message(content, reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        mine = parts[int(context.node_config["partition-id"])].test
+        mine = parts[part(context)].test
         score = base.evaluate(received(message), mine, batch_size=EVALUATED)
         metrics = MetricRecord({**score._asdict(), "num-examples": len(mine.labels)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
@@ -289,7 +278,7 @@ COMPARISONS = {
 
 
 def compare(
-    name: str, *, data_dir: str = "", rounds: int = 0, progress: Progress | None = None
+    name: str, *, data_dir: str = "", rounds: int = 0, progress: Progress = silent
 ) -> list[Curve]:
     """Run one workload's federations, plain FedAvg first; their curves in this order.
 
@@ -308,8 +297,7 @@ def compare(
     for run in runs:
 
         def note(report: RoundReport, run: Run = run) -> None:
-            if progress is not None:
-                progress(next(turns), total, f"{run.name}: accuracy {report.accuracy:.4f}")
+            progress(next(turns), total, f"{run.name}: accuracy {report.accuracy:.4f}")
 
         curves.append(learn(run, task, data, setting, note))
     return curves

@@ -50,20 +50,11 @@ def rounding(bits: int) -> float:
 
 
 def best(cost: Callable[[float], float], low: float = 0.3, high: float = 12.0) -> float:
-    """Where `cost`, falling and then rising between `low` and `high`, is least: golden section."""
-    golden = (math.sqrt(5) - 1) / 2
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    at_left, at_right = cost(left), cost(right)
-    while high - low > 1e-9:
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - golden * (high - low)
-            at_left = cost(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + golden * (high - low)
-            at_right = cost(right)
-    return (low + high) / 2
+    """Where `cost`, falling and then rising between `low` and `high`, is least."""
+    from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
+
+    how = {"bounds": (low, high), "method": "bounded", "options": {"xatol": 1e-9}}
+    return float(minimize_scalar(cost, **how).x)
 
 
 def _density(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.math import discrete_gaussian
 from flhe.schemes.flashe.scheme import Flashe
 from flhe_app import style
 from flhe_lab.bench import figures
+from flhe_lab.bench.contender import Contender, Setting, Work
 from flhe_lab.bench.host import machine, torch_threads
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.schemes import flashe
+from flhe_lab.bench.turns import Progress, measure
 from flhe_lab.privacy import ways
-from flhe_lab.privacy.costs import Timed, costs
-from flhe_lab.privacy.tasks import DELTA, SITES, TASKS, Task
+from flhe_lab.privacy.ways import DELTA, SITES, TASKS, Task
 
 WAYS: dict[str, Any] = {
     "Opacus, pooled": ways.pooled,
@@ -33,6 +35,7 @@ WAYS: dict[str, Any] = {
 EPSILONS, SEEDS, ONLY = (0.5, 1.0, 2.0, 4.0, 8.0), 5, {ALL: 0.5, FEDERATED: 2.0}
 RUNS_A_SEED = 10
 Runs = dict[tuple[str, float, str], NDArray[np.float64]]  # Task, epsilon, way -> % by seed
+Timed = tuple[str, float, float]  # What one thread does; its seconds, least and median
 Noise = dict[float, tuple[float, float]]  # Epsilon -> noise multipliers of Opacus and ours
 
 
@@ -43,6 +46,19 @@ def accuracy(task: Task, way: str, multiplier: float, runs: int, seed: int) -> f
         models = [WAYS[way](task, rows, seed, multiplier) for _ in range(runs)]
         right = [(model(inputs).argmax(1) == labels).double().mean() for model in models]
     return 100 * float(sum(right)) / runs
+
+
+def costs(values: int, repeats: int) -> list[Timed]:
+    """Time drawing noise, beside NumPy and the encryption of the same vector; all take turns."""
+    setting, rng = Setting(values), np.random.default_rng()
+    works: dict[str, Work] = {
+        "draw float64 Gaussians (NumPy)": lambda: rng.normal(0.0, 2**14, values),
+        "draw discrete Gaussians": lambda: discrete_gaussian.draw(values, 2**28),
+        "encode and encrypt (FLASHE)": flashe(setting, setting.updates()).phases["encrypt"],
+    }
+    contenders = [Contender(name, {"once": work}, threads=1) for name, work in works.items()]
+    found = {name: row.times["once"] for name, row in measure(contenders, repeats).items()}
+    return [(name, times.min, times.median) for name, times in found.items()]
 
 
 def mean(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -151,11 +151,13 @@ def client_app() -> ClientApp:
         notes = Path(str(context.node_config["loopback-notes"]))
         told = np.float32(config["lr"])
         path = notes / f"{context.run_id}-{number}.npz"
-        _note(path, received=received, trained=trained, rate=told)
+        beside = path.with_name(f".{path.name}")
+        np.savez(beside, allow_pickle=False, received=received, trained=trained, rate=told)
+        beside.replace(path)
         if number == HOLD_ROUND and (notes / HOLD).exists():
             (notes / HELD).touch()
             until = float(context.run_config["wait-s"])
-            _wait("to be killed", lambda: not (notes / HOLD).exists(), until)
+            wait("to be killed", lambda: not (notes / HOLD).exists(), until)
         reply, start = ArrayRecord(), 0
         for name, array in arrays.items():
             reply[name] = Array(trained[start : start + array.size].reshape(array.shape))
@@ -176,9 +178,9 @@ def server_app() -> ServerApp:
         def finished(report: RoundReport) -> None:
             reporter.round(report)
             if report.round == HOLD_ROUND - 1:
-                _wait("for the other runs", (place / GATE).exists, wait_s)
+                wait("for the other runs", (place / GATE).exists, wait_s)
             # A round begins with whoever is there: this one waits for who was away.
-            _wait(f"for {nodes} nodes", lambda: len(list(grid.get_node_ids())) >= nodes, wait_s)
+            wait(f"for {nodes} nodes", lambda: len(list(grid.get_node_ids())) >= nodes, wait_s)
 
         most = config["max-examples"]
         run = strategy(config["scheme"], nodes, most, finished, wait_s, place)
@@ -234,14 +236,8 @@ def deployed(name: str) -> Scheme:
     return registry.SCHEMES.named(name)(**own)
 
 
-def _note(path: Path, **arrays: Floats | np.float32) -> None:
-    beside = path.with_name(f".{path.name}")
-    with beside.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-    beside.replace(path)
-
-
-def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
+def wait(what: str, there: Callable[[], bool], seconds: float) -> None:
+    """Return once it is `there`; QuorumError after so many seconds, which says `what` it waited for."""
     until = time.monotonic() + seconds
     while not there():
         if time.monotonic() > until:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flhe.answer import Answer, notes
+from flhe.answer import Answer
 from flhe.errors import FlheError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from flhe_lab.rehearsal.app import Plan
-    from flhe_lab.rehearsal.logs import Logs
+    from flhe_lab.rehearsal.logs import Logs, Say
     from flhe_lab.rehearsal.verdict import Report
-
-Say = Callable[[str], None]
 
 
 def rehearse(
@@ -55,24 +52,14 @@ def rehearse(
     on the wire.
     """
     from flhe_app.environment import temporary
-    from flhe_app.signals import Stopped, signals
     from flhe_lab.rehearsal.app import Plan
-    from flhe_lab.rehearsal.logs import kept_logs
-
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        line = f"[{time.monotonic() - began:5.0f} s] {text}"
-        notes().print(line, markup=False, highlight=False, soft_wrap=True)
+    from flhe_lab.rehearsal.logs import kept_logs, telling
 
     schemes = tuple(scheme or Plan().schemes)
     plan = Plan(schemes, rounds, values, kill, renew, patience)
-    try:
-        with signals(), temporary() as scratch, kept_logs(scratch, say) as logs:
-            report = _work(plan, scratch, logs, say, keep=keep)
-            logs.failed = bool(report.wrong)
-    except Stopped as stopped:
-        raise typer.Exit(128 + stopped.number) from None
+    with telling() as say, temporary() as scratch, kept_logs(scratch, say) as logs:
+        report = _work(plan, scratch, logs, say, keep=keep)
+        logs.failed = bool(report.wrong)
     text = "\n".join(summary(report))
     return Answer(asdict(report), table(report), text, failed=bool(report.wrong))
 

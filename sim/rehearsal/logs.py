@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+
+from flhe.answer import notes
 from flhe_app.outcome import last_exception
+from flhe_app.signals import Stopped, signals
+
+Say = Callable[[str], None]
 
 
 class Logs:
@@ -42,7 +49,7 @@ class Logs:
 
 
 @contextmanager
-def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
+def kept_logs(scratch: Path, say: Say) -> Iterator[Logs]:
     """A new directory for logs; it stays after an error, or where `failed` is set, and is then named.
 
     `scratch` has the deployment's files; `say` is told where the logs are.
@@ -61,3 +68,19 @@ def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
             say(f"logs are kept in {logs.folder}")
         else:
             shutil.rmtree(logs.folder, ignore_errors=True)
+
+
+@contextmanager
+def telling() -> Iterator[Say]:
+    """Gives what notes each step and its time; a signal ends the command, with its own exit code."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        line = f"[{time.monotonic() - began:5.0f} s] {text}"
+        notes().print(line, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        with signals():
+            yield say
+    except Stopped as stopped:
+        raise typer.Exit(128 + stopped.number) from None

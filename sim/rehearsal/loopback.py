@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,12 +26,12 @@ from flhe.errors import FlheError
 from flhe_app.environment import free_port
 from flhe_app.outcome import Tail
 from flhe_app.shelf import serving
-from flhe_app.superlink import LOOK_S, Value, pairs
+from flhe_app.superlink import LOOK_S, Value
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets
 from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND, RATES, SITES, VICTIM, Plan
-from flhe_lab.rehearsal.logs import Logs
-from flhe_lab.rehearsal.machines import CHUNK, COMMAND_S, Machines
+from flhe_lab.rehearsal.logs import Logs, Say
+from flhe_lab.rehearsal.machines import CHUNK, COMMAND_S, Machines, run_words
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.trust import NAME, Trust, provide
 
@@ -44,8 +44,6 @@ RUNS_S = 600.0
 
 REPORTS = ("report.jsonl", "report-resumed.jsonl")
 """Files of a run's reports, and of those of the run that has resumed it."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -168,16 +166,8 @@ class Loopback:
 
     def _submit(self, scheme: str) -> Run:
         place = self._place(scheme)
-        run_id = self._flwr_run(scheme, place)
+        run_id = self.machines.submit(scheme, self._words(scheme, place))
         return Run(scheme, place, run_id, Tail(place / REPORTS[0]))
-
-    def _flwr_run(self, scheme: str, place: Path, *, resume: bool = False) -> int:
-        words = self._words(scheme, place, resume=resume)
-        told = self.machines.flwr(*words, log=f"flwr-run-{scheme}")
-        if "run-id" not in told:
-            why = self.logs.why(f"flwr-run-{scheme}", "superlink")
-            raise FlheError(f"`flwr run` did not start {scheme}{why}")
-        return int(told["run-id"])
 
     def _renew(self, run: Run) -> None:
         """Stop a run, and have another one go on with it under another learning rate."""
@@ -185,7 +175,8 @@ class Loopback:
         if not self.machines.flwr("stop", str(run.id), NAME, log=log).get("success"):
             why = self.logs.why(log, "superlink")
             raise FlheError(f"`flwr stop` did not stop {run.scheme}{why}")
-        run.now = self._flwr_run(run.scheme, run.place, resume=True)
+        words = self._words(run.scheme, run.place, resume=True)
+        run.now = self.machines.submit(run.scheme, words)
         run.tail = Tail(run.place / REPORTS[1])
         self._say(
             f"{run.scheme}: stopped after round {HOLD_ROUND - 1}, resumed with a learning rate of "
@@ -223,7 +214,7 @@ class Loopback:
             "lr": RATES[resume],
             "resume": resume,
         }
-        return ("run", loopback_app.APP_ID, NAME, "--run-config", pairs(config))
+        return run_words(loopback_app.APP_ID, config)
 
     def _look(self) -> None:
         """Take in what runs report and what is in the state directories; see that all goes on."""

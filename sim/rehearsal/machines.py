@@ -13,9 +13,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,9 +26,9 @@ from flhe.errors import FlheError
 from flhe_app.environment import answers, environment, free_port
 from flhe_app.outcome import Tail
 from flhe_app.processes import Children, describe_exit, script, stop_tagged
-from flhe_app.superlink import start_superlink
+from flhe_app.superlink import Value, pairs, start_superlink
 from flhe_lab.rehearsal.logs import Logs
-from flhe_lab.rehearsal.trust import Trust
+from flhe_lab.rehearsal.trust import NAME, Trust
 from flhe_lab.rehearsal.wiretap import wiretap
 
 COMMAND_S = 60.0
@@ -58,20 +58,13 @@ class SuperNode:
         return self.process is None or self.process.poll() is not None
 
 
-@dataclass(slots=True)
-class Gate:
-    """One site's gate: its port, and its process."""
-
-    port: int
-    process: subprocess.Popen[bytes]
-
-
 class Machines:
     """The SuperLink and its SuperNodes.
 
     Their files are in `scratch`, removed when `up` is left. The relay listens on the port `relay`; time
     limits are multiplied by `patience`. Flower cuts arrays into `chunk` bytes, 0 for its own size. With
     `direct` there are neither gates nor relay: the SuperLink itself listens on the port `relay`.
+    `gates` has each site's port and process; the relay writes into `captured`.
     """
 
     def __init__(
@@ -89,12 +82,8 @@ class Machines:
         self._chunk, self._direct = chunk, direct
         self.logs, self._patience = logs, patience
         self.nodes = {name: SuperNode(name) for name in trust.sites}
-        self.gates: dict[str, Gate] = {}
-
-    @property
-    def captured(self) -> Path:
-        """Where the relay writes."""
-        return self._scratch / "captured"
+        self.captured = scratch / "captured"
+        self.gates: dict[str, tuple[int, subprocess.Popen[bytes]]] = {}
 
     @contextmanager
     def up(self, hub: str) -> Iterator[None]:
@@ -108,8 +97,8 @@ class Machines:
         env["FLWR_SUPERGRID_API_URL"] = hub
         self._children = Children(env, self._scratch)
         try:
-            port = self._start_superlink()
-            with self._relay(port):
+            port, tls = self._start_superlink(), self._trust.tls
+            with nullcontext() if self._direct else wiretap(tls, port, self.captured, self.relay):
                 shutil.copy(self._trust.desk / "config.toml", self._scratch)
                 self._register()
                 yield
@@ -119,11 +108,6 @@ class Machines:
     def end(self) -> None:
         """End SuperNodes and SuperLink; what they wrote stays until `up` is left."""
         stop_tagged(self._children.tag)
-
-    def _relay(self, port: int) -> AbstractContextManager[object]:
-        if self._direct:
-            return nullcontext()
-        return wiretap(self._trust.tls, port, self.captured, self.relay)
 
     def _start_superlink(self) -> int:
         tls = self._trust.tls
@@ -163,7 +147,7 @@ class Machines:
         else:
             if name not in self.gates:
                 self.start_gate(name)
-            gate = f"127.0.0.1:{self.gates[name].port}"
+            gate = f"127.0.0.1:{self.gates[name][0]}"
             command = self._trust.start(name, gate, free_port())
         node.log, node.taken = Tail(self.logs.path(name), new=True), False
         node.process = self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
@@ -172,11 +156,11 @@ class Machines:
     def start_gate(self, name: str) -> None:
         """Start a site's gate, and wait until it listens; one that ran before keeps its port."""
         old = self.gates.get(name)
-        port = free_port() if old is None else old.port
+        port = free_port() if old is None else old[0]
         command = self._trust.gate(name, f"127.0.0.1:{port}")
         log = self.logs.path(f"gate-{name}")
         process = self._children.start(command, log=log, cwd=self._scratch)
-        self.gates[name] = Gate(port, process)
+        self.gates[name] = port, process
         until = time.monotonic() + COMMAND_S * self._patience
         while not _listens(port):
             if process.poll() is not None or time.monotonic() > until:
@@ -212,17 +196,15 @@ class Machines:
 
         Raises FlheError: which, and why.
         """
-        if self._superlink.poll() is not None:
-            how = describe_exit(self._superlink.returncode)
-            raise FlheError(f"flower-superlink {how}{self.logs.why('superlink')}")
-        for name, gate in self.gates.items():
-            if gate.process.poll() is not None:
-                how = describe_exit(gate.process.returncode)
-                raise FlheError(f"the gate of {name} {how}{self.logs.why(f'gate-{name}')}")
+        running = [("flower-superlink", self._superlink, "superlink")]
+        for name, (_, gate) in self.gates.items():
+            running.append((f"the gate of {name}", gate, f"gate-{name}"))
         for name, node in self.nodes.items():
-            if node.process is not None and node.ended and name != away:
-                how = describe_exit(node.process.returncode)
-                raise FlheError(f"the SuperNode of {name} {how}{self.logs.why(name)}")
+            if node.process is not None and name != away:
+                running.append((f"the SuperNode of {name}", node.process, name))
+        for what, process, log in running:
+            if process.poll() is not None:
+                raise FlheError(f"{what} {describe_exit(process.returncode)}{self.logs.why(log)}")
 
     def flwr(self, *words: str, log: str) -> dict[str, Any]:
         """What a `flwr` command says, as JSON; nothing where it failed.
@@ -236,6 +218,14 @@ class Machines:
                 command, log=self.logs.path(log), cwd=self._scratch, timeout=seconds
             )
 
+    def submit(self, name: str, words: Sequence[str]) -> int:
+        """Start a run, called `name` in logs; returns its id. FlheError where it did not start."""
+        log = f"flwr-run-{name}"
+        told = self.flwr(*words, log=log)
+        if "run-id" not in told:
+            raise FlheError(f"`flwr run` did not start {name}{self.logs.why(log, 'superlink')}")
+        return int(told["run-id"])
+
     @contextmanager
     def _bounded(self, what: str, log: str) -> Iterator[float]:
         """Gives the seconds in which something must end; FlheError if it does not."""
@@ -247,6 +237,11 @@ class Machines:
                 f"waited {seconds:g} s for {what} to end; --patience gives it more"
                 f"{self.logs.why(log)}"
             ) from None
+
+
+def run_words(app: str, config: Mapping[str, Value]) -> tuple[str, ...]:
+    """The words of `flwr` that start a run of an app."""
+    return ("run", app, NAME, "--run-config", pairs(config))
 
 
 def _listens(port: int) -> bool:

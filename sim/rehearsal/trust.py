@@ -68,16 +68,8 @@ class Trust:
 
     def gate(self, site: str, at: str) -> list[str]:
         """The command that starts a site's gate, which listens at HOST:PORT."""
-        return [
-            script("flhe"),
-            "site",
-            "gate",
-            NAME,
-            "--dir",
-            f"{self.sites[site]}",
-            "--listen",
-            at,
-        ]
+        where = ("--dir", f"{self.sites[site]}", "--listen", at)
+        return [script("flhe"), "site", "gate", NAME, *where]
 
     def start(self, site: str, gate: str, port: int) -> list[str]:
         """The command that starts a site's SuperNode."""
@@ -133,13 +125,10 @@ def provide(
     register = {
         name: shlex.split(line)[1:] for name, line in zip(sites, published["register"], strict=True)
     }
-    return Trust(desk, sites, found, _without_address(published["superlink"]), register, shelf)
-
-
-def _without_address(command: Sequence[str]) -> list[str]:
-    """The published command's options: the relay has the address, and the SuperLink another port."""
-    at = command.index("--port") + 2
-    return [*command[at:]]
+    superlink: list[str] = published["superlink"]
+    # Without its address: the relay has that, and the SuperLink another port.
+    bare = superlink[superlink.index("--port") + 2 :]
+    return Trust(desk, sites, found, bare, register, shelf)
 
 
 def _shelf(scratch: Path, app: Path) -> tuple[Path, Path]:

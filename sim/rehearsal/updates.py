@@ -97,19 +97,12 @@ def note(loopback: Loopback) -> None:
     for name, site, number in itertools.product(plan.schemes, range(len(SITES)), rounds):
         made = loopback_app.update(name, site, number, plan.values)
         secrets.add(UPDATE, *of_update(made, loopback_app.CLIP))
-        add_integers(secrets, terms_of(name), made, loopback_app.examples(site))
-
-
-def add_integers(
-    secrets: Secrets, terms: Terms, update: NDArray[np.float32], examples: int
-) -> None:
-    """Add the integers that an update is encrypted as, as groups of two to all sites pack them."""
-    arrays = layout(update.size)
-    for cohort in range(2, len(SITES) + 1):
-        own = terms.resolved(cohort)
-        integers = quantized(own, arrays, update, examples)
-        trailer = own.trailer_lanes(arrays)
-        secrets.add(LANES, *unencrypted(own.for_cohort(cohort), integers, trailer))
+        arrays, terms = layout(made.size), terms_of(name)
+        for cohort in range(2, len(SITES) + 1):  # as groups of two to all sites pack its integers
+            own = terms.resolved(cohort)
+            integers = quantized(own, arrays, made, loopback_app.examples(site))
+            trailer = own.trailer_lanes(arrays)
+            secrets.add(LANES, *unencrypted(own.for_cohort(cohort), integers, trailer))
 
 
 def missing(secrets: Secrets, plan: Plan) -> Iterator[str]:

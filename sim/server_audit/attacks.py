@@ -8,12 +8,11 @@ it has without one, so its guess is never worse than that of a server that only 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any
+from pathlib import Path
 
+from flhe_lab.advise.toml_files import load_toml
 from flhe_lab.server_audit.estimates import cosine, count_of, denominator, difference, downhill
 from flhe_lab.server_audit.script import Ask, Probe, Script, System, View
 from flhe_lab.server_audit.task import MOST, VICTIM, Floats, Setting
@@ -71,34 +70,15 @@ def _asks(
     return _best(view, setting, found[0] if found else None)
 
 
-def _plain(system: System, setting: Setting, _listened: View) -> Outcome:
-    return _asks(system, setting, lambda probe: probe.plain(setting.first()), before=True)
-
-
-def _chosen_models(system: System, setting: Setting, _listened: View) -> Outcome:
-    first = setting.first()
-    return _asks(system, setting, lambda probe: downhill(probe.loss, first), before=False)
-
-
-def _one_rate(system: System, setting: Setting, _listened: View) -> Outcome:
-    view = system.run(setting, Script((Ask(rates=_others_still(setting)),)))
-    return _best(view, setting, view.seen(1).mean)
-
-
-def _two_sums(system: System, setting: Setting, _listened: View) -> Outcome:
-    view = system.run(setting, Script((Ask(), Ask(_without(setting, VICTIM), again=True))))
-    return _best(view, setting, difference(view.seen(1), view.seen(2)))
-
-
-def _kept_out(system: System, setting: Setting, _listened: View) -> Outcome:
-    still = {**_others_still(setting), VICTIM: 0.0}
-    view = system.run(setting, Script((Ask(dropped=VICTIM), Ask(rates=still))))
-    return _best(view, setting, view.seen(2).mean)
-
-
-def _sum_of_one(system: System, setting: Setting, _listened: View) -> Outcome:
-    view = system.run(setting, Script((Ask((VICTIM,)),)))
-    return _best(view, setting, view.seen(1).mean)
+def _plays(
+    system: System,
+    setting: Setting,
+    *rounds: Ask,
+    guess: Callable[[View], Floats | None] | None = None,
+) -> Outcome:
+    """What these rounds give; the guess is the mean of the last one, unless said."""
+    view = system.run(setting, Script(rounds))
+    return _best(view, setting, guess(view) if guess else view.seen(len(rounds)).mean)
 
 
 def _another_contract(system: System, setting: Setting, _listened: View) -> Outcome:
@@ -151,18 +131,28 @@ def _total(view: View, number: int, setting: Setting) -> float | None:
     return denominator(means, setting.sites * MOST, max(off)) if off else None
 
 
-TEXTS: dict[str, Any] = tomllib.loads(
-    resources.files(__package__).joinpath("texts.toml").read_text(encoding="utf-8")
-)
+TEXTS = load_toml(Path(__file__).with_name("texts.toml"))
 _RUNS: Mapping[str, Run] = {
     "listens": _listens,
-    "plain training": _plain,
-    "chosen models": _chosen_models,
-    "a rate for one site": _one_rate,
+    "plain training": lambda system, s, _: _asks(
+        system, s, lambda probe: probe.plain(s.first()), before=True
+    ),
+    "chosen models": lambda system, s, _: _asks(
+        system, s, lambda probe: downhill(probe.loss, s.first()), before=False
+    ),
+    "a rate for one site": lambda system, s, _: _plays(system, s, Ask(rates=_others_still(s))),
     "a contract for one site": _another_contract,
-    "two sums": _two_sums,
-    "kept out, then alone": _kept_out,
-    "a sum of one": _sum_of_one,
+    "two sums": lambda system, s, _: _plays(
+        system,
+        s,
+        Ask(),
+        Ask(_without(s, VICTIM), again=True),
+        guess=lambda view: difference(view.seen(1), view.seen(2)),
+    ),
+    "kept out, then alone": lambda system, s, _: _plays(
+        system, s, Ask(dropped=VICTIM), Ask(rates={**_others_still(s), VICTIM: 0.0})
+    ),
+    "a sum of one": lambda system, s, _: _plays(system, s, Ask((VICTIM,))),
     "counts: told": _told,
     "counts: of accuracies": _of_accuracies,
     "counts: of sums and means": _of_means,

@@ -20,7 +20,7 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe_lab.bench import figures
 from flhe_lab.bench.host import quiet
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 from flhe_lab.server_audit.attacks import EXPERIMENTS, TEXTS, Outcome
 from flhe_lab.server_audit.encrypted import Encrypted
 from flhe_lab.server_audit.flower import FlowerSecAgg, PlainFedAvg
@@ -94,7 +94,7 @@ class Audit:
         return found
 
 
-def audit(setting: Setting, repeats: int, progress: Progress | None = None) -> Audit:
+def audit(setting: Setting, repeats: int, progress: Progress = silent) -> Audit:
     """Run all experiments, each system in processes of its own: Flower's unpacking is for one thread.
 
     `progress` receives (runs of a system done, in all, the last one).
@@ -109,8 +109,7 @@ def audit(setting: Setting, repeats: int, progress: Progress | None = None) -> A
         ):
             for name, outcome in found.items():
                 outcomes[SYSTEMS[i].name, name].append(outcome)
-            if progress is not None:
-                progress(done, len(tasks), SYSTEMS[i].name)
+            progress(done, len(tasks), SYSTEMS[i].name)
     return Audit(setting, repeats, {key: tuple(found) for key, found in outcomes.items()})
 
 
@@ -123,7 +122,7 @@ def undergo(index: int, setting: Setting) -> dict[str, Outcome]:
         return {each.name: each.run(system, setting, listened) for each in EXPERIMENTS}
 
 
-def run(out: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
+def run(out: Path, *, quick: bool = False, progress: Progress = silent) -> Audit:
     """Run all, and write the page `out` and its data beside it.
 
     Raises ConfigError: `out` is no .md, or cannot be written.

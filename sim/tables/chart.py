@@ -5,6 +5,7 @@ Nothing here measures. A point of which not all was run (sampled, projected) is 
 
 from __future__ import annotations
 
+import functools
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flhe_app import style
-from flhe_lab import looks
+from flhe_lab.advise.toml_files import load_toml
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,6 +122,24 @@ def draw(result: Result, path: Path) -> None:
     {"bars": _bars, "lines": _lines, "dots": _dots}[chart.kind](chart, shown, path, " ".join(parts))
 
 
+@functools.cache
+def _declared() -> dict[str, Any]:
+    return load_toml(Path(__file__).with_name("looks.toml"))
+
+
+def look(name: str, spare: int = 0) -> style.Look:
+    """Return the look of a contender; `spare` counts those of a picture that have none of their own."""
+    declared = _declared()
+    looks, variants = declared["looks"], declared["variants"]
+    parts = [part for part in looks if part in name]
+    if "Flower" in parts:
+        return style.Look(*looks["Flower"])
+    if not parts:
+        return style.spare(spare)
+    found = style.Look(*looks[min(parts, key=lambda part: (name.index(part), -len(part)))])
+    return found._replace(line=next((variants[v] for v in variants if v in name), found.line))
+
+
 def name(who: str, group: str) -> str:
     """Return a contender's name in a picture."""
     return f"{who} (paper)" if group == "paper" else who
@@ -148,7 +167,7 @@ def _bars(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
     footer += " Diamonds: the papers' own numbers."
     with style.drawn(path, chart.says, 0.9 + 0.36 * len(rows), footer=footer) as (_, (axis,)):
         for y, row in enumerate(rows):
-            ink = style.colour(looks.look(row, 6).colour)
+            ink = style.colour(look(row, 6).colour)
             mine = [e for e in shown if e.row == row]
             value = next(e.number.value for e in mine if e.group != "paper")
             said, most = f"{short(value)}x", max(1.0, *(e.number.value for e in mine), value)
@@ -197,17 +216,17 @@ def _lines(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> Non
 
 def _line(axis: Axes, mine: Sequence[Entry], key: tuple[str, str], spare: int) -> str:
     """Draw one contender's line; returns its colour."""
-    look = looks.look(key[0], spare)
-    ink, paper = style.colour(look.colour), key[1] == "paper"
+    own = look(key[0], spare)
+    ink, paper = style.colour(own.colour), key[1] == "paper"
     xs, ys = [e.x or 0.0 for e in mine], [e.number.value for e in mine]
-    wide = 4.0 if look.colour == "grey" and not paper else 1.6
-    axis.plot(xs, ys, ":" if paper else look.line, color=ink, linewidth=wide, zorder=2 - (wide > 2))
+    wide = 4.0 if own.colour == "grey" and not paper else 1.6
+    axis.plot(xs, ys, ":" if paper else own.line, color=ink, linewidth=wide, zorder=2 - (wide > 2))
     for at, e in enumerate(mine):
         if len(mine) <= MANY or (at + spare) % (len(mine) // 6) == 0:
             axis.plot(
                 xs[at],
                 ys[at],
-                look.marker,
+                own.marker,
                 color=ink,
                 markerfacecolor=_face(e, ink),
                 markersize=4.5,
@@ -232,12 +251,12 @@ def _dots(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
         else ""
     )
     height = 1.4 + 0.24 * len(who) + 0.2 * -(-len(key) // 112)
-    look: dict[str, Any] = {"grid": (1, len(panels)), "key": key, "footer": footer, "sharey": True}
-    with style.drawn(path, chart.says, height, **look) as (_, axes):
+    how: dict[str, Any] = {"grid": (1, len(panels)), "key": key, "footer": footer, "sharey": True}
+    with style.drawn(path, chart.says, height, **how) as (_, axes):
         for axis, panel in zip(axes, panels, strict=True):
             for i, each in enumerate(who):
                 if mine := [e for e in panel if named(e) == each]:
-                    ink = style.colour(looks.look(each[0], i).colour)
+                    ink = style.colour(look(each[0], i).colour)
                     _row(axis, mine, place[each], ink, rows)
             axis.set_title(_title(panel))
             axis.margins(x=0.08 if key else 0.25)
@@ -255,9 +274,9 @@ def _row(axis: Axes, mine: Sequence[Entry], y: float, ink: str, rows: Sequence[s
     values = [e.number.value for e in mine]
     axis.plot([min(values), max(values)], [y, y], color=ink, linewidth=1.2)
     for e in mine:
-        look = {"color": ink, "markerfacecolor": _face(e, ink)}
+        how = {"color": ink, "markerfacecolor": _face(e, ink)}
         marker = [*MARKERS][rows.index(e.row) % len(MARKERS)] if rows else "o"
-        axis.plot(e.number.value, y, marker, **look)  # type: ignore[arg-type]
+        axis.plot(e.number.value, y, marker, **how)  # type: ignore[arg-type]
         if len(rows) < 2:
             beside = {"textcoords": "offset points", "va": "center", "color": ink, "fontsize": 8}
             axis.annotate(short(e.number.value), (e.number.value, y), (6, 0), **beside)  # type: ignore[arg-type]

@@ -145,8 +145,8 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
 
     task = task_named("digits")
     data, model = task.load("", download=False), new_model(task, 0)
-    order = np.arange(task.train_size)
-    bounds = (np.cumsum((0, *SHARES)) * task.train_size).astype(int)
+    size = task.source.train_size
+    order, bounds = np.arange(size), (np.cumsum((0, *SHARES)) * size).astype(int)
     parts = [order[a:b][: examples or None] for a, b in itertools.pairwise(bounds)]
     common, best = parameters_to_vector(model.parameters()).detach().clone(), 0.0
     with quiet(1):

@@ -12,11 +12,11 @@ from typing import Any
 
 from flhe.errors import ConfigError, FlheError
 from flhe_lab.bench.host import pinned, quiet
-from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import Progress, silent
 from flhe_lab.tables.chart import draw
 from flhe_lab.tables.result import LEGEND, Result, to_csv, to_markdown
 from flhe_lab.tables.store import Store, here
-from flhe_lab.tables.table import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Plan, Say, Section, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def run(
     others: Sequence[Section] = (),
     fresh: bool = False,
     redraw: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Made:
     """Measure what is not there yet, then write the page and all that it shows.
 
@@ -83,8 +83,7 @@ def run(
     for done, step in enumerate(todo):
 
         def say(what: str, done: int = done, about: str = step.about) -> None:
-            if progress is not None:
-                progress(done, len(todo), f"{about}: {what}" if what else about)
+            progress(done, len(todo), f"{about}: {what}" if what else about)
 
         try:
             found[step.key] = store.put(step.key, _measure(step, say))
@@ -99,7 +98,9 @@ def run(
             shown.append(section)
         elif section.name in asked:
             missing.append(section)
-    results = _report(shown, plan, found)
+    results = [result for section in shown for result in section.report(plan, found)]
+    if len({result.name for result in results}) < len(results):
+        raise FlheError("two results of one name: a section is wrong")
     machine = _machine(steps_of(shown, plan), store)
     where = write(results, missing, plan, out, machine)
     kept = len(steps) - len(todo)
@@ -110,16 +111,6 @@ def _measure(step: Step, say: Say) -> object:
     say("")
     with quiet(), pinned(step.threads) if step.threads else nullcontext():
         return step.work(say)
-
-
-def _report(sections: Sequence[Section], plan: Plan, found: Found) -> list[Result]:
-    results: list[Result] = []
-    for section in sections:
-        results += section.report(plan, found)
-    names = [result.name for result in results]
-    if len(set(names)) < len(names):
-        raise FlheError("two results of one name: a section is wrong")
-    return results
 
 
 def _machine(steps: Sequence[Step], store: Store) -> dict[str, Any]:

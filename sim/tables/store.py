@@ -85,14 +85,8 @@ class Store:
 
     def put(self, key: str, data: Any) -> Any:
         """Keep a result; returns it as it will be read: JSON values."""
-        document = {
-            "format": FORMAT,
-            "version": VERSION,
-            "key": key,
-            "machine": self._here,
-            "data": data,
-        }
-        text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+        document = {"format": FORMAT, "version": VERSION, "key": key, "machine": self._here}
+        text = json.dumps({**document, "data": data}, indent=1, allow_nan=False) + "\n"
         path, part = self._path(key), self._path(key).with_suffix(".part")
         try:
             with part.open("w", encoding="utf-8") as file:

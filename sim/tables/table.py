@@ -14,12 +14,12 @@ is left out.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from flhe_lab.advise.toml_files import load_toml
 from flhe_lab.tables.chart import Chart, Own, filled
 from flhe_lab.tables.result import Entry, Group, Marked, Result, published, ratios
 
@@ -73,8 +73,6 @@ class Section:
     covers: tuple[str, ...] = ()  # What of the paper it regenerates: "Table 2"
 
 
-TEXTS = "tables.toml"
-
 Numbers = Mapping[str, Marked | float | None]
 """Quantity -> number; bare ones are published, None is left out."""
 
@@ -109,10 +107,13 @@ class Table:
 
     def result(self, plan: Plan, found: Found) -> Result:
         """Fill it in."""
-        declared = _declared()[self.name]
+        declared = declarations()[self.name]
         told = dict(self.told(plan, found)) if self.told else {}
-        told |= {name: text.format_map(told) for name, text in _shared(declared).items()}
-        quick = _declared()["shared"].get(declared.get("quick"), "")
+        whole = "".join((declared["title"], *declared.get("notes", ())))
+        shared = declarations()["shared"]
+        used = {name: text for name, text in shared.items() if f"{{{name}}}" in whole}
+        told |= {name: text.format_map(told) for name, text in used.items()}
+        quick = shared.get(declared.get("quick"), "")
         told["quick"] = quick if plan.quick else ""
         entries = _entries(self.fill(plan, found), declared["units"])
         for what, to, *group in declared.get("ratios", ()):
@@ -135,7 +136,7 @@ def section(
     steps: Callable[[Plan], Sequence[Step]], *tables: Table, name: str = "", paper: str = ""
 ) -> Section:
     """A section of tables that come of the same steps; its name is the first one's unless said."""
-    sources = [str(_declared()[table.name]["source"]).partition(", ") for table in tables]
+    sources = [str(declarations()[table.name]["source"]).partition(", ") for table in tables]
     whose, covers = sources[0][0], tuple(dict.fromkeys(where for _, _, where in sources))
 
     def report(plan: Plan, found: Found) -> list[Result]:
@@ -145,14 +146,9 @@ def section(
 
 
 @functools.cache
-def _declared() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath(TEXTS).read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
-def _shared(declared: Mapping[str, Any]) -> dict[str, str]:
-    whole = "".join((declared["title"], *declared.get("notes", ())))
-    return {name: text for name, text in _declared()["shared"].items() if f"{{{name}}}" in whole}
+def declarations() -> dict[str, Any]:
+    """What tables.toml declares, by name."""
+    return load_toml(Path(__file__).with_name("tables.toml"))
 
 
 def _entries(lines: Iterable[Line], units: Mapping[str, str]) -> list[Entry]:

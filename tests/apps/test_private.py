@@ -9,8 +9,7 @@ import pytest
 
 from flhe.coding.base import Mechanism
 from flhe.errors import ConfigError
-from flhe_app.console import round_table
-from flhe_app.plot import plot
+from flhe_app.console import plot, round_table
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
 from tests.apps.test_console import event, plain, rounds, shown
@@ -21,7 +20,7 @@ RECORDS = Settings("flashe", algorithm="fedsgd", noise_multiplier=1.5, sampling=
 def test_records_under_fedsgd_and_nodes_under_fedavg() -> None:
     assert RECORDS.codec(1).mechanism == Mechanism(1.5, 0.2)
     [noise] = RECORDS.codec(1).codecs
-    assert noise.parameters()["divisor"] == (0.2 * task_named("digits").train_size).hex()
+    assert noise.parameters()["divisor"] == (0.2 * task_named("digits").source.train_size).hex()
     nodes = replace(RECORDS, algorithm="fedavg", clip_norm=2.0)
     assert nodes.codec(1).mechanism == Mechanism(1.5, 1.0, of_members=True)
     assert nodes.codec(1).codecs[0].norm_bound == 2.0

@@ -72,9 +72,9 @@ def test_every_task_has_a_model_that_its_seed_decides_and_data_that_fit_it(name:
     assert not torch.equal(data.train.images, other_data.train.images)
     with torch.no_grad():
         logits = model.eval()(data.train.images)
-    assert logits.shape[:2] == (6, task.classes)
+    assert logits.shape[:2] == (6, task.source.classes)
     assert logits.shape[2:] == data.train.labels.shape[1:]
-    assert 0 <= data.train.labels.min() <= data.train.labels.max() < task.classes
+    assert 0 <= data.train.labels.min() <= data.train.labels.max() < task.source.classes
 
 
 def test_a_block_that_narrows_keeps_every_other_pixel() -> None:
@@ -134,7 +134,7 @@ def test_what_cannot_be_split(split: Callable[[], object], says: str) -> None:
 
 def test_digits_nodes_share_nothing_and_the_test_set_is_common() -> None:
     parts = [node_data(Settings(), node, 5) for node in range(5)]
-    assert sum(len(part.train.labels) for part in parts) == task_named("digits").train_size
+    assert sum(len(part.train.labels) for part in parts) == task_named("digits").source.train_size
     assert [len(part.test.labels) for part in parts] == [72] * 5
     labels = torch.cat([part.test.labels for part in parts])
     assert labels.bincount().min() >= 34  # stratified: 360 over ten classes
@@ -345,7 +345,7 @@ def test_enlarged_digits(name: str) -> None:
     small, task = (task_named(each) for each in ("digits", name))
     small = small.load("", download=False)
     data = task.load("", download=False)
-    assert tuple(data.train.images.shape) == (task.train_size, 1, 28, 28)
+    assert tuple(data.train.images.shape) == (task.source.train_size, 1, 28, 28)
     assert torch.equal(data.train.labels, small.train.labels)
     assert -1 <= data.train.images.min() < data.train.images.max() <= 1
     enlarged = functional.interpolate(small.test.images, size=28, mode="bilinear")

@@ -15,7 +15,7 @@ from rich.console import Console
 from flhe.errors import ConfigError, FlheError
 from flhe.strategies.overhead import PHASES
 from flhe.strategies.report import RoundReport
-from flhe_lab.bench import deployed, round_table
+from flhe_lab.bench import deployed, table
 from flhe_lab.bench.laps import Lap, Row, contenders, in_turns
 from flhe_lab.bench.turns import Times
 from tests.provision.site import bad, run
@@ -149,9 +149,9 @@ def test_tables_fit_a_terminal_of_80() -> None:
     rows = [Row(name, laps) for name in ("plain", "flashe", "sash")]
     console = Console(file=io.StringIO(), width=80)
     setting = rounds.Setting("digits")
-    console.print(round_table.table(rows, rounds.title(setting), rounds.CAPTION))
-    console.print(round_table.phases(rows))
-    console.print(round_table.table([Row("plain", (Lap(2.0, {}),))], "a deployment", "x"))
+    console.print(table.round_table(rows, rounds.title(setting), rounds.CAPTION))
+    console.print(table.phases(rows))
+    console.print(table.round_table([Row("plain", (Lap(2.0, {}),))], "a deployment", "x"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from flhe.cli import app as cli
 from flhe.errors import ConfigError
 from flhe_lab.privacy import report, ways
-from flhe_lab.privacy.costs import costs
-from flhe_lab.privacy.report import ONLY, OPACUS, OURS, WAYS
-from flhe_lab.privacy.tasks import SITES, TASKS, Task
+from flhe_lab.privacy.report import ONLY, OPACUS, OURS, WAYS, costs
+from flhe_lab.privacy.ways import SITES, TASKS, Task
 
 pytestmark = pytest.mark.sweep  # minutes of training
 
