@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from collections import namedtuple
-from pathlib import Path
+from importlib import resources
 from typing import Any
-
-from flhe_lab.advise.toml_files import load_toml
 
 _SIZE = re.compile(r"([0-9.]+) ([KMG])B")
 MB = 1 << 20
@@ -26,7 +25,8 @@ def rows(paper: str, table: str) -> tuple[Any, ...]:
 
 @functools.cache
 def _read() -> dict[str, Any]:
-    return load_toml(Path(__file__).with_name("published.toml"))
+    text = resources.files(__package__).joinpath("published.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def _number(cell: Any) -> Any:

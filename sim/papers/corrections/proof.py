@@ -7,19 +7,16 @@ docs/corrections.md can quote it, and a test can hold the page to it.
 from __future__ import annotations
 
 import functools
-import string
-from collections import ChainMap
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
+from importlib import import_module, resources
 from typing import Any, Literal
 
 import numpy as np
 
 from flhe.errors import ConfigError, FlheError
 from flhe.wire.secret import Random
-from flhe_lab.advise.toml_files import load_toml
 
 Paper = Literal["FLASHE", "ESAFL", "BatchCrypt", "FedML-HE", "SASH"]
 Verdict = Literal["breaks secrecy", "wrong result", "wrong figure", "left open"]
@@ -45,35 +42,18 @@ class Found:
     shown: bool  # Whether that is what the correction claims
 
 
-Told = tuple[bool, Mapping[str, Any]]
-"""Whether that is what the correction claims; and names, for the braces in its words."""
-
-_SHOWN: dict[str, Callable[[], Told]] = {}
+Shown = Callable[[], Found]
+_SHOWN: dict[str, Shown] = {}
 
 
-def shows(name: str) -> Callable[[Callable[[], Told]], Callable[[], Told]]:
+def shows(name: str) -> Callable[[Shown], Shown]:
     """Mark the function that shows the correction of this name, within a second or so."""
 
-    def keep(function: Callable[[], Told]) -> Callable[[], Told]:
+    def keep(function: Shown) -> Shown:
         _SHOWN[name] = function
         return function
 
     return keep
-
-
-class _Words(string.Formatter):
-    """Formats each of several numbers, with commas between them."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        each = value if isinstance(value, list | tuple) else [value]
-        return ", ".join(format(one, format_spec) for one in each)
-
-
-def _run(name: str, words: str) -> Found:
-    """Run a proof, and say what it found in `words`: names of it, and of its module, in braces."""
-    shown, names = _SHOWN[name]()
-    known = ChainMap({**names}, vars(import_module(_SHOWN[name].__module__)))
-    return Found(_Words().vformat(words, (), known), shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +68,7 @@ class Proof:
     wrong: str  # What is wrong with it
     instead: str  # What flhe does
     module: str  # Where in the project, a path or more
-    run: Callable[[], Found]  # Shows it
+    run: Shown  # Shows it
     more: str = ""  # A command that shows more of it, or shows it in full
 
     def found(self) -> Found:
@@ -104,11 +84,12 @@ def proofs() -> Mapping[str, Proof]:
     """All of them, by name."""
     for module in MODULES:
         import_module(f"{__package__}.{module}")
-    texts: dict[str, dict[str, Any]] = load_toml(Path(__file__).with_name(TEXTS))
+    texts: dict[str, dict[str, Any]] = tomllib.loads(
+        resources.files(__package__).joinpath(TEXTS).read_text(encoding="utf-8")
+    )
     if set(texts) != set(_SHOWN):
         raise ConfigError(f"{TEXTS}: without a text or a proof: {set(texts) ^ set(_SHOWN)}")
-    runs = {name: functools.partial(_run, name, text.pop("shown")) for name, text in texts.items()}
-    return {name: Proof(name, run=runs[name], **text) for name, text in texts.items()}
+    return {name: Proof(name, run=_SHOWN[name], **text) for name, text in texts.items()}
 
 
 def named(name: str) -> Proof:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe_lab.papers.corrections.proof import Told, fixed, shows
+from flhe_lab.papers.corrections.proof import Found, fixed, shows
 from flhe_lab.papers.sash import MU, SECURITY, lwr_masks, mask
 
 
@@ -17,16 +17,19 @@ def _seed(client: int) -> NDArray[np.uint64]:
 
 
 @shows("sash-parameters")
-def _parameters() -> Told:
+def _parameters() -> Found:
     from flhe_lab.papers.lattice import primal
 
     bits, ours = primal(MU, 64, 32).bits, primal(2048, 64, 32).bits
-    estimated = SECURITY
-    return bits < 100 and ours > 128, locals()
+    return Found(
+        f"mu = {MU}, q = 2^64, p = 2^32: {bits:.0f} bits by this cross-check, {SECURITY} by the "
+        f"lattice-estimator; 2048 has {ours:.0f}.",
+        bits < 100 and ours > 128,
+    )
 
 
 @shows("sash-bias")
-def _bias() -> Told:
+def _bias() -> Found:
     cohort, count = 50, 200
     rows = np.frombuffer(fixed(99)(8 * count * MU), np.uint64)
     seeds = [_seed(j) for j in range(cohort)]
@@ -41,22 +44,22 @@ def _bias() -> Told:
         # What is left in a sum when the masks are taken off, modulo 2^32.
         off.append((np.sum(parts, axis=0, dtype=np.uint32) - whole).astype(np.int32))
     cut, near = off
-    cut_mean, cut_min, cut_max = cut.mean(), cut.min(), cut.max()
-    near_mean, near_min, near_max = near.mean(), near.min(), near.max()
-    exact = np.mean(near == 0)
-    shown = (
-        abs(cut_mean + (cohort - 1) / 2) < 1
-        and -cohort < cut_min <= cut_max < 0
-        and abs(near_mean) < 0.5
-        and near_min < 0 < near_max
+    return Found(
+        f"{cohort} clients, {count} values. Truncated: sums are off by {cut.mean():.1f} steps on "
+        f"average, {cut.min()} to {cut.max()}, none of them right. To nearest: by "
+        f"{near.mean():.1f} on average, {near.min()} to {near.max()}, {np.mean(near == 0):.0%} of "
+        "them right.",
+        abs(cut.mean() + (cohort - 1) / 2) < 1
+        and -cohort < cut.min() <= cut.max() < 0
+        and abs(near.mean()) < 0.5
+        and near.min() < 0 < near.max()
         and np.abs(near).max() <= (cohort + 1) / 2
-        and bool(exact < 0.5)
+        and bool(np.mean(near == 0) < 0.5),
     )
-    return shown, locals()
 
 
 @shows("sash-range")
-def _range() -> Told:
+def _range() -> Found:
     bits, cohort = 16, 100
     low, high = -1.0, 1.0
 
@@ -67,61 +70,85 @@ def _range() -> Told:
     wrapped = cohort * top % p * (high - low) / 2**bits + cohort * low
     zeros = cohort * quantize(-1e-6)
     back = zeros * (high - low) / 2**bits + cohort * low
-    size, right = top.bit_length(), cohort * high
-    return size > bits and wrapped < -90, locals()
+    return Found(
+        f"m_max becomes {top}, of {top.bit_length()} bits. {cohort} clients at m_max, p = N (2^w "
+        f"- 1) + 1: the sum is {wrapped:.2f} instead of {cohort * high:g}. Flooring costs half a "
+        f"step on average, a whole one at worst: {cohort} times -0.000001 add up to {back:.4f}.",
+        top.bit_length() > bits and wrapped < -90,
+    )
 
 
 @shows("sash-offset")
-def _offset() -> Told:
+def _offset() -> Found:
     bits, low, high = 16, -1.0, 1.0
     cohort, survivors = 100, 70
     total = sum(int(2**bits * (0.25 - low) / (high - low)) for _ in range(survivors))
     scaled = total * (high - low) / 2**bits
     printed, right = (scaled + n * low for n in (cohort, survivors))
-    as_printed, as_meant = printed / survivors, right / survivors
-    return abs(as_meant - 0.25) < 1e-4 and printed < 0, locals()
+    return Found(
+        f"{survivors} of {cohort} clients, each with 0.25: the mean comes out as "
+        f"{printed / survivors:.3f} with N m_min, as {right / survivors:.3f} with N_2 m_min.",
+        abs(right / survivors - 0.25) < 1e-4 and printed < 0,
+    )
 
 
 @shows("sash-two-sums")
-def _twice() -> Told:
+def _twice() -> Found:
     values = np.random.default_rng(4).integers(0, 1 << 16, 200, np.uint32)  # test data
     seeds = [_seed(j) for j in range(5)]
     upload = values + mask(seeds[4], values.size)
     read = upload - mask(np.sum(seeds, axis=0) - np.sum(seeds[:4], axis=0), values.size)
     share = float(np.mean(read == values))
-    return share == 1, locals()
+    return Found(
+        f"Seeds of five, then of four of them: the difference is the fifth one's, and {share:.0%} "
+        "of its values are read exactly.",
+        share == 1,
+    )
 
 
 @shows("sash-collusion")
-def _collusion() -> Told:
+def _collusion() -> Found:
     cohort = 99
     dropouts = cohort // 3
     threshold = cohort - dropouts  # shares that are there when so many are gone
     follows = threshold - 1  # fewer shares than it takes say nothing
     # One that lies asks two disjoint sets of honest clients: 2 t > N + c keeps it from having both.
     lies = 2 * threshold - cohort - 1
-    return follows == 2 * cohort // 3 - 1 and lies == cohort // 3 - 1, locals()
+    return Found(
+        f"N = {cohort}, {dropouts} may drop out, so {threshold} shares open: {follows} may "
+        f"collude with a server that follows the protocol, {lies} with one that lies about who is "
+        "there.",
+        follows == 2 * cohort // 3 - 1 and lies == cohort // 3 - 1,
+    )
 
 
 @shows("sash-inflation")
-def _inflation() -> Told:
+def _inflation() -> Found:
     cohort, bits = 500, 16
     needs = bits + (cohort - 1).bit_length()
-    secagg, ours = needs / bits, 32 / bits
-    return needs < 32, locals()
+    return Found(
+        f"Arithmetic: N = {cohort}, w = {bits}, so a sum has {needs} bits, so SecAgg's factor is "
+        f"{needs / bits:.2f} besides its keys; SASH takes 32 bits for its security, "
+        f"{32 / bits:.2f}.",
+        needs < 32,
+    )
 
 
 @shows("sash-matrix")
-def _matrix() -> Told:
+def _matrix() -> Found:
     values = 1_000_000
     whole = values * MU * 8
     ring = values * 8
-    gigabytes, each, megabytes = whole / 1e9, MU * 8, ring / 1e6
-    return whole > 4e9 > ring, locals()
+    return Found(
+        f"Arithmetic: for {values:,} parameters, A has {MU} x {values:,} words, "
+        f"{whole / 1e9:.1f} GB, to be stored or to be made again for each mask, {MU * 8:,} bytes a "
+        f"value; SecAgg makes 4 bytes a value and neighbour. A ring takes {ring / 1e6:.0f} MB.",
+        whole > 4e9 > ring,
+    )
 
 
 @shows("sash-neighbours")
-def _neighbours() -> Told:
+def _neighbours() -> Found:
     from flhe_lab.papers.sash_plus import LIMIT, bounds_of
 
     cohort, told, enough = 500, 100, 150
@@ -129,5 +156,9 @@ def _neighbours() -> Told:
     odds = LIMIT.denominator.bit_length() - 1
     _, fewest = bounds_of(cohort, enough, colluders) or (0, cohort)
     refused = bounds_of(cohort, told, colluders) is None
-    there = "is no threshold" if refused else "is a threshold"
-    return refused and fewest < cohort, locals()
+    return Found(
+        f"N = {cohort}, {colluders} collude, odds of 2^-{odds} for a graph: for k = {told} there "
+        f"{'is no threshold' if refused else 'is a threshold'} that withstands them. For k = "
+        f"{enough} there is one, if {fewest} or more are left.",
+        refused and fewest < cohort,
+    )
