@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from flhe.errors import ConfigError
 from flhe.schemes.limit import Limit, Value
@@ -41,12 +41,11 @@ def _most(
     name: str, needs: str, takes: Callable[[Value], bool], default: Value, meaning: str
 ) -> Limit:
     """Return a maximum, of which the smaller applies; 0 is none."""
-    return Limit(name, needs, takes, _fewest, default, default, meaning)
 
+    def fewest(one: Value, other: Value) -> Value:
+        return min(one, other) if one and other else one or other
 
-def _fewest(one: Value, other: Value) -> Value:
-    """Return the smaller of two numbers, where 0 means no limit."""
-    return min(one, other) if one and other else one or other
+    return Limit(name, needs, takes, fewest, default, default, meaning)
 
 
 GENERAL = (
@@ -133,14 +132,6 @@ def known() -> dict[str, Limit]:
     }
 
 
-def _to_fields(said: Mapping[str, Value]) -> list[list[str]]:
-    return [[name, _text(value)] for name, value in said.items()]
-
-
-def _from_fields(stored: Any) -> dict[str, Value]:
-    return {name: known()[name].read(text) for name, text in stored}
-
-
 @dataclass(frozen=True, slots=True)
 class Limits(Record):
     """A roster's limits on runs, `said`, by name, ascending; the others are left to each node.
@@ -152,7 +143,11 @@ class Limits(Record):
 
     said: Annotated[
         Mapping[str, Value],
-        As(_to_fields, _from_fields, "limits that this flhe knows, each once, ascending"),
+        As(
+            lambda said: [[name, _text(value)] for name, value in said.items()],
+            lambda stored: {name: known()[name].read(text) for name, text in stored},
+            "limits that this flhe knows, each once, ascending",
+        ),
     ] = field(default_factory=dict, hash=False)
 
     def _validate(self) -> None:
