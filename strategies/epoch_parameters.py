@@ -24,8 +24,7 @@ from flhe.training.vouching import Holding
 
 def start_in(answer: ConfigRecord) -> bytes:
     """Return the digest of a reply's starting model; the sum verifies it."""
-    digest: bytes = records.field(answer, "digest", bytes)
-    return digest
+    return records.field(answer, "digest", bytes)
 
 
 @dataclass(slots=True)

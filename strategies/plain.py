@@ -76,7 +76,7 @@ class MeteredFedAvg(FedAvg):
         if self._on_round is not None and self._meter is not None:
             report = RoundReport.of(
                 server_round,
-                self._meter.take(),
+                self._meter.meter.take(),
                 crypto_s=0.0,
                 round_s=time.monotonic() - self._started_at,
                 survivors=self._survivors,
@@ -85,13 +85,8 @@ class MeteredFedAvg(FedAvg):
         return metrics
 
 
-_RULES: dict[str, type[FedAvg]] = {
-    "fedavg": FedAvg,
-    "fedavgm": FedAvgM,
-    "fedadagrad": FedAdagrad,
-    "fedadam": FedAdam,
-    "fedyogi": FedYogi,
-}
+_KINDS: tuple[type[FedAvg], ...] = (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)
+_RULES = {kind.__name__.lower(): kind for kind in _KINDS}
 
 
 def metered(optimizer: Optimizer, **strategy: Any) -> MeteredFedAvg:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
-from flhe.errors import ConfigError
-from flhe.packages import install_hint
+from flhe.packages import require
 from flhe.strategies.report import Outlet, RoundReport
 
 NEEDS = "tensorboardX"
@@ -22,11 +20,7 @@ NEEDS = "tensorboardX"
 
 def check() -> None:
     """Raise ConfigError if the writer is missing."""
-    if find_spec(NEEDS) is None:
-        raise ConfigError(
-            f"tensorboard needs the [tensorboard] extra, missing: {NEEDS}; "
-            f"install it: {install_hint('tensorboard')}"
-        )
+    require("tensorboard", "tensorboard", [NEEDS])
 
 
 def scalars(report: RoundReport) -> Iterator[tuple[str, float]]:
