@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from flhe.errors import ConfigError
 from flhe.schemes.limit import Limit, Value
@@ -132,6 +132,14 @@ def known() -> dict[str, Limit]:
     }
 
 
+def _to_fields(said: Mapping[str, Value]) -> list[list[str]]:
+    return [[name, _text(value)] for name, value in said.items()]
+
+
+def _from_fields(stored: Any) -> dict[str, Value]:
+    return {name: known()[name].read(text) for name, text in stored}
+
+
 @dataclass(frozen=True, slots=True)
 class Limits(Record):
     """A roster's limits on runs, `said`, by name, ascending; the others are left to each node.
@@ -143,11 +151,7 @@ class Limits(Record):
 
     said: Annotated[
         Mapping[str, Value],
-        As(
-            lambda said: [[name, _text(value)] for name, value in said.items()],
-            lambda stored: {name: known()[name].read(text) for name, text in stored},
-            "limits that this flhe knows, each once, ascending",
-        ),
+        As(_to_fields, _from_fields, "limits that this flhe knows, each once, ascending"),
     ] = field(default_factory=dict, hash=False)
 
     def _validate(self) -> None:
