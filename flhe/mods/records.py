@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -272,7 +272,7 @@ def field(record: ConfigRecord, name: str, kind: type[T]) -> T:
     value: Any = record.get(name)
     if type(value) is not kind:
         raise ProtocolError(f"field {name!r} of a stage must be {kind.__name__}")
-    return cast("T", value)
+    return value
 
 
 def optional(record: ConfigRecord, name: str, default: T) -> T:

@@ -195,16 +195,12 @@ class SealOpener(Opener):
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         adder, sizes = self.adder, self.adder.sizes
-        senders, count = len(total.senders), sizes.count(total.length)
+        senders = len(total.senders)
         masks = adder.masks(self.group_key, total.slot, total.senders)
         out = empty(total.length, np.int32 if sizes.digits.width <= 32 else np.int64)
 
         def work(at: int, end: int) -> None:
-            c = np.empty(end - at, np.uint64)
-            sizes.limbs.read(total.data, count, 0, at, c)
-            rows = c.reshape(-1, sizes.n)
-            opened = self._blocks.decrypt(rows, masks.blocks(at // sizes.n, len(rows)))
-            slots, known = sizes.slots(opened, senders)
+            slots, known = sizes.slots(self._opened(total, masks, at, end), senders)
             values, fits = sizes.digits.split(slots, senders)
             part = out[at // sizes.n * sizes.block :][: values.size]
             # One verdict: details of the fault would help an attacker who altered the sum.
@@ -215,5 +211,12 @@ class SealOpener(Opener):
                 )
             part[:] = values[: part.size]
 
-        each_piece(work, count, sizes.step, self.threads)
+        each_piece(work, sizes.count(total.length), sizes.step, self.threads)
         return out
+
+    def _opened(self, total: Sealed, masks: PolynomialMasks, at: int, end: int) -> NDArray[Any]:
+        """Return TenSEAL's decryption of residues `at` to `end`."""
+        sizes, c = self.adder.sizes, np.empty(end - at, np.uint64)
+        sizes.limbs.read(total.data, sizes.count(total.length), 0, at, c)
+        rows = c.reshape(-1, sizes.n)
+        return self._blocks.decrypt(rows, masks.blocks(at // sizes.n, len(rows)))
