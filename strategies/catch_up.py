@@ -343,5 +343,6 @@ def _stand_in(_node: int, answer: ConfigRecord, _reply: RecordDict) -> Stand:
 
 def _status_in(node: int, answer: ConfigRecord, reply: RecordDict) -> tuple[bytes, bytes, Stand]:
     """Return a node's identity key, its epoch, and its state."""
-    key, epoch = records.field(answer, "member", bytes), records.optional(answer, "epoch", b"")
+    key: bytes = records.field(answer, "member", bytes)
+    epoch: bytes = records.optional(answer, "epoch", b"")
     return key, epoch, _stand_in(node, answer, reply)

@@ -24,7 +24,8 @@ from flhe.training.vouching import Holding
 
 def start_in(answer: ConfigRecord) -> bytes:
     """Return the digest of a reply's starting model; the sum verifies it."""
-    return records.field(answer, "digest", bytes)
+    digest: bytes = records.field(answer, "digest", bytes)
+    return digest
 
 
 @dataclass(slots=True)

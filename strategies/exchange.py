@@ -206,11 +206,14 @@ class Views(Generic[V, P]):
                 self.fed.at[node] = LOST
                 raise
             if start not in self._views and len(self._views) == MAX_VIEWS:
-                # Make room for another model's updates: drop a model with one sender.
-                least = min(self._views, key=lambda known: len(self.senders[known]))
-                for other in self.senders.pop(least):
-                    self.fed.at[other] = LOST
-                    self.trouble[other] = "its model is one of more than three different ones"
-                del self._views[least]
+                self._drop_one()
             self._views[start] = self.add(self._views.get(start), part)
         return start
+
+    def _drop_one(self) -> None:
+        """Make room for another model's updates: drop a model with one sender."""
+        least = min(self._views, key=lambda start: len(self.senders[start]))
+        for node in self.senders.pop(least):
+            self.fed.at[node] = LOST
+            self.trouble[node] = "its model is one of more than three different ones"
+        del self._views[least]

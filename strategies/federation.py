@@ -474,7 +474,7 @@ class Federation:
         """Return the costs of the round; its model's evaluation may follow later."""
         return RoundReport.of(
             server_round,
-            self.grid.meter.take(),
+            self.grid.take(),
             crypto_s=max(self.round.crypto_s.values(), default=0.0) + self.round.adding_s,
             round_s=time.monotonic() - self.round.began,
             survivors=self.survivors,

@@ -403,5 +403,5 @@ class HEStrategy(FedAvg):
         else:
             box = CatchUp(fed, self.settings.stage_timeout).finish()
             result.arrays = records.SealedArrays(dict(box))
-        self.ending = fed.grid.meter.take()
+        self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)

@@ -328,6 +328,8 @@ class _Attempt:
             return message, public
 
         made = self.ask_all(key_pair.STAGE, [first], read, confirms=confirms)
+        message: bytes
+        public: bytes
         message, public = made[first]
         fields: dict[str, Any] = {"confirms": confirms, "key-pair": message}
         try:
@@ -337,7 +339,7 @@ class _Attempt:
                 self.trouble[first] = f"{refusers} members refuse the key pair that it made"
             raise
         log(INFO, "key agreement: a key pair was made by node %d and taken by all", first)
-        return bytes(public)
+        return public
 
     def _joint(self, agreed: Agreed, order: list[int]) -> bytes:
         """Have each member's key drawn, or taken, and added; return the sum's name."""
@@ -420,4 +422,5 @@ def _reply_in(message: Message) -> ConfigRecord:
 
 def message_in(_node: int, reply: ConfigRecord) -> bytes:
     """Return the one message of a key agreement in a reply."""
-    return records.field(reply, "envelope", bytes)
+    message: bytes = records.field(reply, "envelope", bytes)
+    return message

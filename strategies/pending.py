@@ -43,7 +43,7 @@ class Settling:
             return fed.keep(total)
         void = Void.of(fed.parameters.circle, total.slot)
         fed.ledger.hold(PendingSet(void), total)  # before any member may sign it
-        agreement = MaskingAgreement(fed, fed.adder, total, self.settings)
+        agreement = self._agreement(total)
         failed = False
         try:
             agreement.sign()
@@ -104,13 +104,16 @@ class Settling:
         keys = {node: self.fed.members.get(node, b"") for node in nodes}
         return {node: members.index(key) for node, key in keys.items() if key in members}
 
+    def _agreement(self, total: Sealed) -> MaskingAgreement:
+        return MaskingAgreement(self.fed, self.fed.adder, total, self.settings)
+
     def _open(self) -> ArrayRecord | None:
         """Request the set's release as long as enough may answer; None if too few did."""
         fed, pending, total = self.fed, self._pending, self.fed.ledger.pending_sum
         assert total is not None
         if fed.parameters.epoch.epoch != total.slot.epoch:
             return None  # its keys are gone
-        agreement = MaskingAgreement(fed, fed.adder, total, self.settings)
+        agreement = self._agreement(total)
         agreement.signatures, agreement.answers = dict(pending.signatures), dict(pending.answers)
         if not agreement.may_open(pending.void.promises):
             return None

@@ -76,7 +76,7 @@ class MeteredFedAvg(FedAvg):
         if self._on_round is not None and self._meter is not None:
             report = RoundReport.of(
                 server_round,
-                self._meter.meter.take(),
+                self._meter.take(),
                 crypto_s=0.0,
                 round_s=time.monotonic() - self._started_at,
                 survivors=self._survivors,
@@ -85,8 +85,13 @@ class MeteredFedAvg(FedAvg):
         return metrics
 
 
-_KINDS: tuple[type[FedAvg], ...] = (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)
-_RULES = {kind.__name__.lower(): kind for kind in _KINDS}
+_RULES: dict[str, type[FedAvg]] = {
+    "fedavg": FedAvg,
+    "fedavgm": FedAvgM,
+    "fedadagrad": FedAdagrad,
+    "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+}
 
 
 def metered(optimizer: Optimizer, **strategy: Any) -> MeteredFedAvg:

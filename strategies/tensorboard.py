@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
-from flhe.packages import require
+from flhe.errors import ConfigError
+from flhe.packages import install_hint
 from flhe.strategies.report import Outlet, RoundReport
 
 NEEDS = "tensorboardX"
@@ -20,7 +22,11 @@ NEEDS = "tensorboardX"
 
 def check() -> None:
     """Raise ConfigError if the writer is missing."""
-    require("tensorboard", "tensorboard", [NEEDS])
+    if find_spec(NEEDS) is None:
+        raise ConfigError(
+            f"tensorboard needs the [tensorboard] extra, missing: {NEEDS}; "
+            f"install it: {install_hint('tensorboard')}"
+        )
 
 
 def scalars(report: RoundReport) -> Iterator[tuple[str, float]]:
