@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+import typer
+
+from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -86,9 +90,27 @@ def working(text: str) -> Iterator[None]:
         yield
 
 
-def natural_width(table: Table, console: Console) -> int:
-    """Return the columns that a table takes if nothing in it is wrapped."""
-    return console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum
+def table(
+    headings: Iterable[str], rows: Iterable[Iterable[str]] = (), *, right: bool = False, **more: Any
+) -> Table:
+    """Return a table in the style of all commands; cells are folded, on the right if numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, **more)
+    for heading in headings:
+        made.add_column(heading, overflow="fold", justify="right" if right else "left")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def confirm(question: str, option: str) -> None:
+    """Return if the administrator says yes; ConfigError otherwise, or without a terminal."""
+    if not sys.stdin.isatty():
+        raise ConfigError(f"there is no terminal to ask on: add {option}; nothing was written")
+    if not typer.confirm(question, err=True):
+        raise ConfigError("you answered no: nothing was written")
 
 
 def stacked(table: Table) -> RenderableType:
@@ -119,8 +141,10 @@ def _print(console: Console, shown: RenderableType) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    if isinstance(shown, Table) and natural_width(shown, console) > console.width:
-        shown = stacked(shown)
+    if isinstance(shown, Table):
+        wide = console.options.update(max_width=UNLIMITED)
+        if console.measure(shown, options=wide).maximum > console.width:
+            shown = stacked(shown)
     if not isinstance(shown, str):
         console.print(shown)
         return

@@ -6,6 +6,7 @@ Commands import heavy packages when they run: `flhe --help` loads neither flwr, 
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ from flhe.command_group import (
     OneLineErrors,
     examples,
     no_color,
+    option,
 )
 from flhe.errors import ConfigError
 from flhe.provision.federation.commands import federation as federation_commands
@@ -36,10 +38,9 @@ app = typer.Typer(
     help="Homomorphic encryption and secure aggregation for Flower federations.",
     epilog=examples("flhe run sash --rounds 3", "flhe keygen --help"),
 )
-Home = Annotated[Path, typer.Option("--home", metavar="DIR", help="The node's state directory.")]
+Home = Annotated[Path, option("The node's state directory.", "DIR", "--home")]
 NodeConfig = Annotated[
-    str,
-    typer.Option(metavar="CONFIG", help="The --node-config of flower-supernode, or a TOML file."),
+    str, option("The --node-config of flower-supernode, or a TOML file.", "CONFIG")
 ]
 
 
@@ -70,7 +71,8 @@ def main(
     """Homomorphic encryption and secure aggregation for Flower federations."""
 
 
-_IDENTITY, _DEALT = "A site's identity", "Keys that a trusted dealer deals"
+_identity = partial(option, rich_help_panel="A site's identity")
+_dealt = partial(option, rich_help_panel="Keys that a trusted dealer deals")
 
 
 @app.command(
@@ -81,47 +83,20 @@ _IDENTITY, _DEALT = "A site's identity", "Keys that a trusted dealer deals"
     ),
 )
 def keygen(
-    home: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The site's state directory.", rich_help_panel=_IDENTITY),
-    ] = None,
-    name: Annotated[
-        str, typer.Option(help="The site's name in rosters.", rich_help_panel=_IDENTITY)
-    ] = "",
-    scheme: Annotated[
-        str, typer.Option(help="Deal keys for this scheme.", rich_help_panel=_DEALT)
-    ] = "",
-    roster: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The sites' roster.", rich_help_panel=_DEALT),
-    ] = None,
-    roster_hash: Annotated[
-        str,
-        typer.Option(
-            metavar="HEX", help="The roster's hash, as sites pin it.", rich_help_panel=_DEALT
-        ),
-    ] = "",
-    ring: Annotated[
-        str,
-        typer.Option(help="Ring of the keys; default: the scheme's own.", rich_help_panel=_DEALT),
-    ] = "",
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Leave this site out; repeatable.", rich_help_panel=_DEALT
-        ),
-    ] = None,
+    home: Annotated[Path | None, _identity("The site's state directory.", "DIR")] = None,
+    name: Annotated[str, _identity("The site's name in rosters.")] = "",
+    scheme: Annotated[str, _dealt("Deal keys for this scheme.")] = "",
+    roster: Annotated[Path | None, _dealt("The sites' roster.", "FILE")] = None,
+    roster_hash: Annotated[str, _dealt("The roster's hash, as sites pin it.", "HEX")] = "",
+    ring: Annotated[str, _dealt("Ring of the keys; default: the scheme's own.")] = "",
+    without: Annotated[list[str] | None, _dealt("Leave this site out; repeatable.", "NAME")] = None,
     show: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Show the public part of a dealt key file.", rich_help_panel=_DEALT
-        ),
+        Path | None, _dealt("Show the public part of a dealt key file.", "FILE")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Output: file of the site's request (NAME.site), or directory of dealt keys.",
+        option(
+            "Output: file of the site's request (NAME.site), or directory of dealt keys.", "PATH"
         ),
     ] = None,
 ) -> Answer:
@@ -150,9 +125,7 @@ def keygen(
 @app.command("log", rich_help_panel=SITE, epilog=examples("flhe log --home state --last 20"))
 def show_log(
     home: Home,
-    last: Annotated[
-        int, typer.Option("--last", metavar="N", min=1, help="Newest lines only.")
-    ] = 50,
+    last: Annotated[int, option("Newest lines only.", "N", "--last", min=1)] = 50,
 ) -> Answer:
     """Show a node's audit log: the requests that it received and its answers."""
     from flhe.node import audit
@@ -175,11 +148,9 @@ def show_log(
 )
 def doctor(
     node_config: NodeConfig,
-    superlink: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Also test TLS to this SuperLink.")
-    ] = "",
+    superlink: Annotated[str, option("Also test TLS to this SuperLink.", "HOST:PORT")] = "",
     root_certificates: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA certificates for that test.")
+        Path | None, option("CA certificates for that test.", "FILE")
     ] = None,
 ) -> Answer:
     """Check a node before it takes part.
@@ -243,8 +214,7 @@ def open_model(
         Path, typer.Option("--key", help="A member's state directory, or one above several.")
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Output file: .npz (default) or .pt."),
+        Path | None, option("Output file: .npz (default) or .pt.", "FILE", "--output", "-o")
     ] = None,
 ) -> Answer:
     """Open a sealed model with a key of its group."""
@@ -269,19 +239,16 @@ def open_model(
     ),
 )
 def gate(
-    home: Annotated[Path, typer.Option(metavar="DIR", help="The gate's own directory.")],
-    site: Annotated[Path, typer.Option(metavar="FILE", help="Its NAME.card, or NAME.site.")],
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink.")],
+    home: Annotated[Path, option("The gate's own directory.", "DIR")],
+    site: Annotated[Path, option("Its NAME.card, or NAME.site.", "FILE")],
+    superlink: Annotated[str, option("The SuperLink.", "HOST:PORT")],
     root_certificates: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA certificates of the SuperLink.")
+        Path | None, option("CA certificates of the SuperLink.", "FILE")
     ] = None,
     supernode_key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The SuperNode's public key. Default: the card's."),
+        Path | None, option("The SuperNode's public key. Default: the card's.", "FILE")
     ] = None,
-    listen: Annotated[
-        str, typer.Option(metavar="ADDRESS:PORT", help="Where the SuperNode connects.")
-    ] = GATE,
+    listen: Annotated[str, option("Where the SuperNode connects.", "ADDRESS:PORT")] = GATE,
     metrics: Annotated[
         str, typer.Option(help="Metrics whose means over sums may leave, by commas.")
     ] = "loss,accuracy,acc",

@@ -39,6 +39,11 @@ def examples(*commands: str) -> str:
     return "\n\n".join(("Examples:", *lines))
 
 
+def option(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:  # noqa: A002
+    """Return an option of a command; its help calls its value `metavar`."""
+    return typer.Option(*names, help=help, metavar=metavar, **more)
+
+
 def _flag(*names: str, help: str, key: str = "", **more: Any) -> TyperOption:  # noqa: A002
     """Return an option that notes in the context that it was given."""
 

@@ -6,8 +6,12 @@ sends the text of a client's exception to the server.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+logger = logging.getLogger("flhe")
+"""The log of all modules."""
 
 
 class FlheError(Exception):

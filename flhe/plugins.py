@@ -5,14 +5,11 @@ A class is loaded on request: a node imports only the scheme that it runs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module, metadata
 from typing import Any, Generic, TypeVar, cast
 
-from flhe.errors import ConfigError
-
-logger = logging.getLogger("flhe")
+from flhe.errors import ConfigError, logger
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -24,8 +23,7 @@ from flhe.training import query
 from flhe.training.kind import Kind
 from flhe.training.query import AnswerForm, Query
 from flhe.training.session import THREADS
-from flhe.wire.canonical import dumps
-from flhe.wire.derive import PREFIX
+from flhe.wire.derive import hash_of
 from flhe.wire.fields import U32, Hash
 from flhe.wire.record import Form, Record
 
@@ -223,5 +221,4 @@ class Survey(Federation):
 
     def _outcome(self, asked: Asked, total: Sealed, sealed: bool, data: bytes) -> Outcome:
         keys = [self.parameters.epoch.publics[rank] for rank in total.senders]
-        senders = hashlib.sha256(dumps([PREFIX + "senders", keys])).digest()
-        return Outcome(asked, len(keys), senders, sealed, data)
+        return Outcome(asked, len(keys), hash_of("senders", keys), sealed, data)

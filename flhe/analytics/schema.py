@@ -7,7 +7,6 @@ bound a patient lies.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, NotFiniteError, RangeError
-from flhe.wire.canonical import dumps
-from flhe.wire.derive import PREFIX
+from flhe.wire.derive import hash_of
 
 Table = Mapping[str, NDArray[Any]]
 """One site's rows: columns of one length, by name."""
@@ -167,7 +165,7 @@ class Schema:
     def hash(self) -> bytes:
         """SHA-256 of all columns, 32 bytes: sites and analyst must have the same schema."""
         said = [[name, repr(_said(column))] for name, column in sorted(self.columns.items())]
-        return hashlib.sha256(dumps([PREFIX + "schema", said])).digest()
+        return hash_of("schema", said)
 
 
 def _said(column: Column) -> tuple[object, ...]:

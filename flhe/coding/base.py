@@ -14,25 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    Protocol,
-    runtime_checkable,
-)
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding.flatten import Layout
+from flhe.coding.squares import Segments
 from flhe.errors import MisfitError
-
-if TYPE_CHECKING:
-    from flhe.coding.flatten import Layout
-    from flhe.coding.squares import Segments
-    from flhe.math.permutation import Permutation
+from flhe.math.permutation import Permutation
 
 Fitting = Literal["", "first", "always"]
 """Rounds that begin with a sum for fitting a codec: none, the first, or each."""

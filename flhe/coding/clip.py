@@ -24,7 +24,6 @@ from __future__ import annotations
 import bisect
 import fnmatch
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -39,11 +38,9 @@ from flhe.coding.flatten import Layout, raise_not_finite
 from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, MisfitError, ProtocolError
+from flhe.errors import ConfigError, MisfitError, ProtocolError, logger
 from flhe.math.buffers import empty, fixed
 from flhe.math.prg import PIECE
-
-logger = logging.getLogger("flhe")
 
 WARN_CLIPPED = 0.01
 """Fraction of clipped values that triggers a warning."""

@@ -10,7 +10,6 @@ Source: McMahan et al., "Learning Differentially Private Recurrent Language Mode
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +19,7 @@ import numpy as np
 
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import Codec, Plain, Reals, Space, State
-from flhe.errors import ConfigError, MisfitError
-
-logger = logging.getLogger("flhe")
+from flhe.errors import ConfigError, MisfitError, logger
 
 _WITHIN = 1 - 2.0**-20
 """Fraction of the bound that norms are scaled to: float32 then rounds none of them above it."""

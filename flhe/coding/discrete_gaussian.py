@@ -25,12 +25,11 @@ Source: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism", IC
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +39,10 @@ from flhe.coding.base import WEIGHT, Codec, Integers, Mechanism, Plain, Reals, S
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, MisfitError
+from flhe.errors import ConfigError, MisfitError, logger
 from flhe.math import discrete_gaussian
 from flhe.math.prg import PIECE
-
-if TYPE_CHECKING:
-    from flhe.wire.secret import Random
-
-logger = logging.getLogger("flhe")
+from flhe.wire.secret import Random
 
 Unit = Literal["member", "record"]
 

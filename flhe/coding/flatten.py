@@ -11,7 +11,6 @@ updates.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, NotFiniteError, ProtocolError, RangeError, ReplyError
 from flhe.math.buffers import let_go
 from flhe.math.prg import PIECE
-from flhe.wire import canonical
+from flhe.wire.derive import hash_of
 from flhe.wire.record import Form, Record
 
 BFLOAT16 = "bfloat16"
@@ -122,9 +121,7 @@ class Layout:
 
     def hash(self, *parameters: object) -> bytes:
         """Return the SHA-256 over this layout and public parameters: `layout_hash`, 32 bytes."""
-        return hashlib.sha256(
-            canonical.dumps(["flhe/v1/layout", self.to_fields(), *parameters])
-        ).digest()
+        return hash_of("layout", self.to_fields(), *parameters)
 
     def masters(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
         """Return copies of `arrays` in their master types; views of arrays over read-only memory.

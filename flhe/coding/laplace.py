@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,7 @@ from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
 from flhe.math.prg import drawn, words
 from flhe.wire.record import Form, Record
-
-if TYPE_CHECKING:
-    from flhe.wire.secret import Random
+from flhe.wire.secret import Random
 
 GRID_BITS = 10
 """The scale is 2**GRID_BITS to 2**(GRID_BITS + 1) steps of the grid."""

@@ -32,14 +32,6 @@ CODECS: Plugins[Codec] = Plugins(
 )
 
 
-def _to_fields(chain: Chain) -> list[dict[str, Any]]:
-    return [codec.parameters() for codec in chain.codecs]
-
-
-def _from_fields(stored: Any) -> Chain:
-    return Chain(tuple(map(_codec, stored)))
-
-
 def _codec(stored: Mapping[str, Any]) -> Codec:
     own = dict(stored)
     return CODECS.named(own.pop("name")).from_parameters(own)
@@ -47,7 +39,12 @@ def _codec(stored: Mapping[str, Any]) -> Codec:
 
 ChainField = Annotated[
     Chain,
-    As(_to_fields, _from_fields, "", refuses=True),
+    As(
+        lambda chain: [codec.parameters() for codec in chain.codecs],
+        lambda stored: Chain(tuple(map(_codec, stored))),
+        "",
+        refuses=True,
+    ),
     Rule("a chain of codecs", lambda value: isinstance(value, Chain)),
 ]
 """A chain as a field of a record."""

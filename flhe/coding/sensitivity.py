@@ -27,13 +27,12 @@ signs.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from flhe.errors import ConfigError, RangeError
+from flhe.errors import ConfigError, RangeError, logger
 from flhe.packages import install_hint
 
 if TYPE_CHECKING:
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     Weights = dict[str, Tensor]
 
 Of = Literal["labels", "inputs"]
-
-logger = logging.getLogger("flhe")
 
 BUDGET = 32 << 20
 """Maximum bytes of gradients that are made at a time: more are slower."""

@@ -19,7 +19,6 @@ Source: Rice and Plaunt, 1971; Golomb, 1966. FLASHE, Sec. 4.1 sends a bitmap (it
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import fixed
-from flhe.wire import canonical
+from flhe.wire.derive import hash_of
 
 HEADER = 5
 """Bytes before the bits."""
@@ -92,8 +91,7 @@ class Support:
 
     def digest(self) -> bytes:
         """Return the SHA-256 over the set and its length, 32 bytes."""
-        fields = ["flhe/v1/support", self.length, self.data]
-        return hashlib.sha256(canonical.dumps(fields)).digest()
+        return hash_of("support", self.length, self.data)
 
 
 def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:

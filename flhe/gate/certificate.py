@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
@@ -31,7 +32,9 @@ def make(home: Path, host: str = NAMES[0]) -> None:
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (home / KEY).unlink(missing_ok=True)  # of a start that was cut short
     create(home / KEY, pem)
-    create(home / NAME, _self_signed(key, host).public_bytes(Encoding.PEM))
+    name, public, hosts = "flhe gate", key.public_key(), (*NAMES, host)
+    made = signed(name, name, public, key, hosts, 365 * YEARS, signs=True)
+    create(home / NAME, made.public_bytes(Encoding.PEM))
     (home / NAME).chmod(0o644)
 
 
@@ -49,38 +52,43 @@ def server_context(home: Path) -> ssl.SSLContext:
     return context
 
 
-def _self_signed(key: ec.EllipticCurvePrivateKey, host: str) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "flhe gate")])
-    now = datetime.datetime.now(datetime.UTC)
-    names: list[x509.GeneralName] = []
-    for address in dict.fromkeys((*NAMES, host)):
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(address)))
-        except ValueError:
-            names.append(x509.DNSName(address))
-    public = key.public_key()
-    usage = dict.fromkeys(
-        (
-            *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
-            *("crl_sign", "encipher_only", "decipher_only"),
-        ),
-        False,
+def signed(
+    subject: str,
+    issuer: str,
+    public: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
+    hosts: Iterable[str],
+    days: int,
+    *,
+    signs: bool,
+) -> x509.Certificate:
+    """Return a certificate: of a server at `hosts`, of an authority that `signs`, or of both."""
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)  # clocks differ
+    by, owner = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (issuer, subject)
     )
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(
-            x509.KeyUsage(digital_signature=True, key_cert_sign=True, **usage), critical=True
-        )
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
-        .sign(key, SHA256())
-    )
+    names = list(map(_general, dict.fromkeys(hosts)))
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
+    usage |= {"digital_signature": bool(names), "key_cert_sign": signs}
+    extensions: list[tuple[x509.ExtensionType, bool]] = [
+        (x509.BasicConstraints(ca=signs, path_length=0 if signs else None), True),
+        (x509.KeyUsage(**usage, crl_sign=not names), True),
+        (x509.SubjectKeyIdentifier.from_public_key(public), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False),
+    ]
+    if names:
+        extensions.append((x509.SubjectAlternativeName(names), False))
+        extensions.append((x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False))
+    serial, until = x509.random_serial_number(), now + days * day
+    builder = x509.CertificateBuilder(by, owner, public, serial, now - day, until)
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(signer, SHA256())
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -6,7 +6,6 @@ keeps its objects, which the verdict covers.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import Message, ObjectTree, PushObjectRequest, PushObjectResponse
 from flwr.proto.recorddict_pb2 import RecordDict
 
-from flhe.errors import AuthenticationError, FlheError
+from flhe.errors import AuthenticationError, FlheError, logger
 from flhe.gate.judge import REASONS, Verdict, judge, reply_metadata, stopped
 from flhe.gate.ledger import Ledger
 from flhe.gate.objects import object_id, write
@@ -27,8 +26,6 @@ from flhe.gate.upstream import Answer, Upstream
 from flhe.node import audit
 from flhe.node.store import Store
 from flhe.wire import codes
-
-logger = logging.getLogger("flhe")
 
 Headers = Callable[[], Mapping[str, str]]
 """The newest headers of the SuperNode: their signature holds for some minutes."""
@@ -54,7 +51,7 @@ class Delivery:
         said = waiting.request.messages_list[0]
         asked = self.ledger.asked(said.metadata.reply_to_message_id)
         began = time.monotonic()
-        if asked is None or self.ledger.answered(asked.message_id):
+        if asked is None or self.ledger.knows("answered", asked.message_id):
             self._log(waiting, stopped("unasked"), began)
             return REJECTED
         if waiting.size > self.policy.max_bytes:

@@ -13,7 +13,7 @@ from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 
 from flhe.errors import AuthenticationError, FlheError
 from flhe.gate.objects import MAX_OBJECTS, Read, Tree, read_tree
-from flhe.gate.policy import FIELDS, PREFIXES, STYPES, GatePolicy
+from flhe.gate.policy import FIELDS, MEANS, STYPES, GatePolicy
 from flhe.keys.identity import verify_statement
 from flhe.mods import records
 from flhe.node.policy import listed_metric
@@ -153,31 +153,20 @@ def _check_record(policy: GatePolicy, record: Outgoing) -> None:
             if check is None or not check(value):
                 raise _StoppedError("field", field if check else "")
     elif record.kind == "array" and name in STYPES:
-        _check_arrays(record, STYPES[name])
-    elif record.kind == "metric" and _is_means(name):
+        form, own = "uint8", STYPES[name]
+        if not 0 < len(record.rows) <= MAX_OBJECTS:
+            raise _StoppedError("array")
+        for at, (part, held) in enumerate(record.rows):
+            fits = (part, held.dtype, held.shape) == (f"{at:04d}", form, (held.size,))
+            if not fits or held.stype != own or held.size > records.PIECE:
+                raise _StoppedError("array")
+    elif record.kind == "metric" and MEANS.fullmatch(name):
         for metric, value in record.rows:
             rounded = type(value) is float and value == float(f"{value:.3g}")
             if not rounded or not listed_metric(metric, policy.metrics):
                 raise _StoppedError("metric")
     else:
         raise _StoppedError("record")
-
-
-def _check_arrays(record: Outgoing, stype: str) -> None:
-    if not record.rows or len(record.rows) > MAX_OBJECTS:
-        raise _StoppedError("array")
-    for at, (name, held) in enumerate(record.rows):
-        size = held.size
-        if (name, held.dtype, held.shape) != (f"{at:04d}", "uint8", (size,)):
-            raise _StoppedError("array")
-        if held.stype != stype or size > records.PIECE:
-            raise _StoppedError("array")
-
-
-def _is_means(name: str) -> bool:
-    prefix = next((p for p in PREFIXES if name.startswith(p)), "")
-    number = name.removeprefix(prefix)
-    return bool(prefix) and number.isdecimal() and str(int(number[:11])) == number
 
 
 def _check_signature(policy: GatePolicy, asked: Metadata, found: tuple[Outgoing, ...]) -> None:

@@ -41,7 +41,7 @@ class Ledger:
             self._take(PullMessagesResponse.FromString(encoded))
 
     def knows(self, kind: str, named: int | str) -> bool:
-        """Return whether the SuperLink has named a "node", "run" or "fab"."""
+        """Return whether the SuperLink has named a "node", "run" or "fab", or one was "answered"."""
         with self._lock:
             return named in self._ids[kind]
 
@@ -50,10 +50,6 @@ class Ledger:
         with self._lock:
             found = self._asked.get(message)
             return None if found is None else found[0]
-
-    def answered(self, message: str) -> bool:
-        """Return whether an answer to a message has left."""
-        return self.knows("answered", message)
 
     def has_object(self, run: int, named: str) -> bool:
         """Return whether an object belongs to a message of a run that came down."""

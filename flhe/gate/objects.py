@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.proto.message_pb2 import Message as MessageProto
@@ -106,7 +106,7 @@ class Tree:
     said: MessageProto
     records: tuple[Outgoing, ...]
     content: ObjectTree | None
-    below: tuple[str, ...] = field(default=())
+    below: tuple[str, ...] = ()
 
 
 def ids_of(tree: ObjectTree) -> Iterator[str]:
@@ -131,14 +131,13 @@ def read_tree(tree: ObjectTree, read: Read) -> Tree:
     `read` gives the objects; each is read once for each place that it has in the tree.
     """
     ids = tuple(dict.fromkeys(ids_of(tree)))
-    root = Node.read(read(tree.object_id), tree.object_id, ("Message",))
+    root, _ = _place(tree, read, "Message")
     said = MessageProto.FromString(bytes(root.body))
     said.DiscardUnknownFields()
     if said.SerializeToString(deterministic=True) != root.body or said.HasField("content"):
         raise ProtocolError("a message is not written as Flower writes it")
     if said.HasField("error") == bool(root.children) or len(root.children) > 1:
         raise ProtocolError("a message needs content or an error, and not both")
-    _check_children(root, tree)
     if not tree.children:
         return Tree(said, (), None)
     content = tree.children[0]
@@ -147,18 +146,14 @@ def read_tree(tree: ObjectTree, read: Read) -> Tree:
 
 
 def _records(tree: ObjectTree, read: Read) -> Iterator[Outgoing]:
-    top = Node.read(read(tree.object_id), tree.object_id, ("RecordDict",))
-    places = _check_children(top, tree)
+    top, places = _place(tree, read, "RecordDict")
     for name, named in top.references().items():
-        below = places[named]
         kinds = ("ArrayRecord", "ConfigRecord", "MetricRecord")
-        node = Node.read(read(named), named, kinds)
+        node, inner = _place(places[named], read, *kinds)
         if node.kind == "ArrayRecord":
-            inner = _check_children(node, below)
             rows = tuple((n, _held(inner[i], read)) for n, i in node.references().items())
             yield Outgoing(name, "array", rows)
             continue
-        _check_children(node, below)
         if node.children:
             raise ProtocolError("a record of values has no parts")
         config = node.kind == "ConfigRecord"
@@ -166,8 +161,8 @@ def _records(tree: ObjectTree, read: Read) -> Iterator[Outgoing]:
 
 
 def _held(tree: ObjectTree, read: Read) -> Held:
-    node = Node.read(read(tree.object_id), tree.object_id, ("Array",))
-    places, found = _check_children(node, tree), _json(node.body)
+    node, places = _place(tree, read, "Array")
+    found = _json(node.body)
     if tuple(found) != _HELD or not all(type(found[n]) is str for n in ("dtype", "stype")):
         raise ProtocolError("an array has other fields than Flower's")
     shape, order = found["shape"], found["arraychunk_ids"]
@@ -178,9 +173,7 @@ def _held(tree: ObjectTree, read: Read) -> Held:
         raise ProtocolError("an array names its chunks wrongly")
     hasher, sizes, size = hashlib.sha256(), list[int](), 0
     for index in order:
-        named = node.children[index]
-        chunk = Node.read(read(named), named, ("ArrayChunk",))
-        _check_children(chunk, places[named])
+        chunk, _ = _place(places[node.children[index]], read, "ArrayChunk")
         if chunk.children or not chunk.body:
             raise ProtocolError("a chunk has bytes and no parts")
         hasher.update(chunk.body)
@@ -191,11 +184,12 @@ def _held(tree: ObjectTree, read: Read) -> Held:
     return Held(found["dtype"], tuple(shape), found["stype"], size, hasher.digest())
 
 
-def _check_children(node: Node, tree: ObjectTree) -> dict[str, ObjectTree]:
-    """Return the parts of a place in the tree; ProtocolError unless they are the object's own."""
+def _place(tree: ObjectTree, read: Read, *kinds: str) -> tuple[Node, dict[str, ObjectTree]]:
+    """Read the object of a place in the tree; ProtocolError unless the parts are its own."""
+    node = Node.read(read(tree.object_id), tree.object_id, kinds)
     if tuple(child.object_id for child in tree.children) != node.children:
         raise ProtocolError("a message's tree is not that of its objects")
-    return {child.object_id: child for child in tree.children}
+    return node, {child.object_id: child for child in tree.children}
 
 
 def _json(body: memoryview) -> dict[str, Any]:
@@ -227,16 +221,10 @@ def _value(value: Any) -> Any:
     if chosen is None:
         raise ProtocolError("a record has a name without a value")
     found = getattr(value, chosen)
-    if not chosen.endswith("list"):
-        _check_unsigned(chosen, [found])
-        return found
-    listed = list(found.vals)
+    many = chosen.endswith("list")
+    listed = list(found.vals) if many else [found]
     if not listed:  # of which type, nobody could say
         raise ProtocolError("a record has an empty list")
-    _check_unsigned(chosen, listed)
-    return listed
-
-
-def _check_unsigned(chosen: str, values: list[Any]) -> None:
-    if chosen.startswith("uint") and max(values) < 1 << 63:
+    if chosen.startswith("uint") and max(listed) < 1 << 63:
         raise ProtocolError("a record has small numbers of the type for large ones")
+    return listed if many else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -72,8 +73,9 @@ FIELDS: dict[str, dict[str, Check]] = {
 STYPES = {records.UPDATE: records.SEALED, records.BOX: records.CHECKPOINT}
 """Records of arrays that leave, and the one stype of each: ciphertext, or a sealed checkpoint."""
 
-PREFIXES = (records.MEANS, records.EVALUATION)
-"""Beginnings of the names of records with means of opened sums; a round's number follows."""
+_PREFIXES = "|".join(map(re.escape, (records.MEANS, records.EVALUATION)))
+MEANS = re.compile(rf"({_PREFIXES})(0|[1-9][0-9]{{0,10}})")
+"""Names of records with means of opened sums: a prefix, and a round's number."""
 
 
 @dataclass(frozen=True, slots=True)

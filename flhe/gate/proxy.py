@@ -7,7 +7,6 @@ that waits for its last object is asked to come again, and its newer signature i
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 import threading
@@ -21,13 +20,11 @@ from typing import Any
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
 
-from flhe.errors import AuthenticationError, FlheError, ProtocolError
+from flhe.errors import AuthenticationError, FlheError, ProtocolError, logger
 from flhe.gate.delivery import DONE, REJECTED, Delivery
 from flhe.gate.requests import PREFIX, ROUTES, Caller, StrangeNodeError, read
 from flhe.gate.spool import Spool, Waiting
 from flhe.gate.upstream import MEDIA, Answer
-
-logger = logging.getLogger("flhe")
 
 PATIENCE_S = 20.0
 """Seconds that a SuperNode waits for a delivery before it is asked to come again; it gives 30."""

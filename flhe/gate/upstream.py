@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import logging
 import ssl
 import threading
 import time
@@ -14,10 +13,8 @@ from pathlib import Path
 
 from flwr.supercore.constant import VERSION_INCOMPATIBILITY_MESSAGE_METADATA_KEY
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, logger
 from flhe.gate.requests import PREFIX
-
-logger = logging.getLogger("flhe")
 
 MEDIA = "application/protobuf"
 PASSED = ("content-type", VERSION_INCOMPATIBILITY_MESSAGE_METADATA_KEY)

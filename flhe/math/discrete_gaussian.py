@@ -22,7 +22,6 @@ import math
 import secrets
 from collections.abc import Callable, Iterator
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +29,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError
 from flhe.math.prg import drawn, words
 from flhe.math.ring import Elements
-
-if TYPE_CHECKING:
-    from flhe.wire.secret import Random
+from flhe.wire.secret import Random
 
 MIN_VARIANCE, MAX_VARIANCE = 1 << 4, 1 << 52
 """Bounds on the variance: a sample is below 2**31, unless it is 32 standard deviations away."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.math.ring import Elements, Q
-
-if TYPE_CHECKING:
-    from flhe.wire.secret import Random
+from flhe.wire.secret import Random
 
 BLOCK = 16
 """Bytes in one AES block."""

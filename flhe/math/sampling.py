@@ -13,15 +13,12 @@ from __future__ import annotations
 import decimal
 import functools
 import secrets
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.prg import drawn, words
-
-if TYPE_CHECKING:
-    from flhe.wire.secret import Random
+from flhe.wire.secret import Random
 
 SIGMA = 4.53
 """3.2 sqrt(2): between two honest parties, the knowledge of one leaves noise of 3.2."""

@@ -79,7 +79,9 @@ class CodecMod:
         state = self._recall(layout, context)
         encoded, state = self.codec.encode(Plain(change, np.array([1, weight])), state)
         decoded, state = self.codec.decode(encoded, (0,), state)
-        self._remember(state, context)
+        residual = state.local[0]
+        own = {} if residual is None else {RESIDUAL: residual}
+        context.state[self._state] = records.from_numpy({**self.codec.memory(state), **own})
         return layout.arrays(layout.apply(masters, decoded.values, integers.tolist()))
 
     def _recall(self, layout: Layout, context: Context) -> State:
@@ -91,11 +93,6 @@ class CodecMod:
         if residual is None or residual.shape != (layout.floats,):
             return state
         return State(state.shared, (residual, *state.local[1:]))
-
-    def _remember(self, state: State, context: Context) -> None:
-        residual = state.local[0]
-        own = {} if residual is None else {RESIDUAL: residual}
-        context.state[self._state] = records.from_numpy({**self.codec.memory(state), **own})
 
 
 def _weight(reply: Message) -> int:

@@ -6,7 +6,6 @@ initial model, the sums of the rounds since. A node never returns to an earlier 
 
 from __future__ import annotations
 
-import logging
 import secrets
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -14,7 +13,14 @@ from itertools import zip_longest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe.coding.extras import Totals
-from flhe.errors import AlteredError, DriftError, EquivocationError, FlheError, ProtocolError
+from flhe.errors import (
+    AlteredError,
+    DriftError,
+    EquivocationError,
+    FlheError,
+    ProtocolError,
+    logger,
+)
 from flhe.keys import seal
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
@@ -31,8 +37,6 @@ from flhe.training.model import Model
 from flhe.training.session import Session
 from flhe.training.update import finite, served
 from flhe.wire import canonical
-
-logger = logging.getLogger("flhe")
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ policy allows such runs.
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from flhe.errors import ConfigError, FlheError, LeftError, PolicyError, ProtocolError
+from flhe.errors import ConfigError, FlheError, LeftError, PolicyError, ProtocolError, logger
 from flhe.math.buffers import give_back
 from flhe.mods import agreement, follow, queries, records, staged, survivors, training
 from flhe.mods.app import Answer, App, AppError, Initial, Next, Sensitivity
@@ -32,8 +31,6 @@ from flhe.packages import warn_untested_flower
 from flhe.schemes import PLAIN
 from flhe.training.query import Bounded
 from flhe.wire.codes import APP, Refusal, refusal_for
-
-logger = logging.getLogger("flhe")
 
 Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 """(node, stage record, message, app) -> content of the reply."""

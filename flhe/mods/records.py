@@ -10,12 +10,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -23,13 +22,13 @@ from numpy.typing import NDArray
 
 from flhe.coding.flatten import BFLOAT16
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, VersionError
+from flhe.errors import ConfigError, ProtocolError, VersionError, logger
 from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Sealed
 from flhe.wire import outgoing
 from flhe.wire.outgoing import Held, Outgoing
 
-logger = logging.getLogger("flhe")
+T = TypeVar("T")
 
 PROTOCOL = 7
 """Version of the protocol, in every stage and every reply."""
@@ -265,18 +264,18 @@ def find_reply(content: RecordDict) -> ConfigRecord | None:
     return None
 
 
-def field(record: ConfigRecord, name: str, kind: type) -> Any:
+def field(record: ConfigRecord, name: str, kind: type[T]) -> T:
     """Return one field of a record, of exactly one type.
 
     Raises ProtocolError: missing, or of another type.
     """
-    value = record.get(name)
+    value: Any = record.get(name)
     if type(value) is not kind:
         raise ProtocolError(f"field {name!r} of a stage must be {kind.__name__}")
     return value
 
 
-def optional(record: ConfigRecord, name: str, default: Any) -> Any:
+def optional(record: ConfigRecord, name: str, default: T) -> T:
     """Return one field of a record, of exactly the type of `default`, by default that.
 
     Raises ProtocolError: of another type.
@@ -284,12 +283,12 @@ def optional(record: ConfigRecord, name: str, default: Any) -> Any:
     return field(record, name, type(default)) if name in record else default
 
 
-def list_of(record: ConfigRecord, name: str, kind: type) -> list[Any]:
+def list_of(record: ConfigRecord, name: str, kind: type[T]) -> list[T]:
     """Return one field with a list of values of exactly one type; empty if missing.
 
     Raises ProtocolError: anything else.
     """
-    value = record.get(name, [])
+    value: Any = record.get(name, [])
     if not isinstance(value, list) or not all(type(each) is kind for each in value):
         raise ProtocolError(f"field {name!r} of a stage must be a list of {kind.__name__}")
     return list(value)

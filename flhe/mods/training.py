@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training.draft import Draft
 from flhe.training.kind import EVALUATION, LAST, evaluation_part
-from flhe.training.sensitivity import map_of, map_of_change
+from flhe.training.sensitivity import map_of
 from flhe.training.warm import warm
 
 say_once = functools.cache(logging.getLogger("flhe").warning)
@@ -96,7 +95,9 @@ def _own_map(turn: Turn, app: App) -> NDArray[np.float32]:
         arrays = list(app.train(*asked, keep=False).array_records.values())
         if len(arrays) != 1:
             raise ReplyError("the app must reply with one ArrayRecord")
-        return map_of_change(session.terms, model, records.to_numpy(arrays[0]))
+        trained, gradients = records.to_numpy(arrays[0]), session.terms.optimizer.gradients
+        change, _ = model.layout.change(trained, model.masters, gradients=gradients)
+        return session.terms.select.normalized(change, reuse=True)
     found = {name: _array(value) for name, value in app.sensitivity(*asked).items()}
     return map_of(session.terms.select, session.layout, found)
 
@@ -152,7 +153,14 @@ def _trained(turn: Turn, answer: RecordDict) -> tuple[Arrays, int, dict[str, flo
     if len(arrays) != 1:
         raise ReplyError("the app must reply with one ArrayRecord and one MetricRecord")
     if promised := terms.codec.promised:
-        _check_promised(promised, answer.config_records.get(PROMISED))
+        said = answer.config_records.get(PROMISED)
+        # The server names the gradients' parameters. Only the app knows its own.
+        if said is None or dict(said) != dict(promised):
+            raise ReplyError(
+                f"this run's noise is for gradients with {dict(promised)}, and the app's reply says "
+                f"{said and dict(said)}: reply by flhe.dpsgd.reply, with the same numbers as the "
+                "strategy"
+            )
     examples, metrics = _reported(turn, answer, terms.metrics, "train_metrics")
     if terms.codec.weighted and 8 * examples < terms.codec.max_examples:
         say_once(
@@ -161,19 +169,6 @@ def _trained(turn: Turn, answer: RecordDict) -> tuple[Arrays, int, dict[str, flo
             terms.codec.max_examples,
         )
     return records.to_numpy(next(iter(arrays.values()))), examples, metrics
-
-
-def _check_promised(promised: Mapping[str, float], said: ConfigRecord | None) -> None:
-    """Refuse gradients for which this run's noise was not made; ReplyError.
-
-    The server names the gradients' parameters. Only the app knows its own.
-    """
-    if said is None or dict(said) != dict(promised):
-        raise ReplyError(
-            f"this run's noise is for gradients with {dict(promised)}, and the app's reply says "
-            f"{said and dict(said)}: reply by flhe.dpsgd.reply, with the same numbers as the "
-            "strategy"
-        )
 
 
 def _reported(

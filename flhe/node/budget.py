@@ -9,13 +9,14 @@ site's identity. A ledger that was rolled back or removed is detected and permit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from flhe.coding.base import Mechanism
 from flhe.errors import BudgetError
 from flhe.node.ledger import LEDGER, Counts, Ledger, witness_name
 from flhe.node.store import Store
+from flhe.schemes.limit import Value
 from flhe.training import accountant
 
 _WITNESS = "set flhe-witness in the node config to a directory on another disk, or in memory"
@@ -29,6 +30,11 @@ class Budget:
     public: bytes
     epsilon: float
     delta: float
+
+    @classmethod
+    def of(cls, store: Store, public: bytes, limits: Mapping[str, Value]) -> Budget:
+        """Return the budget under a site's limits."""
+        return cls(store, public, float(limits["max-epsilon"]), float(limits["delta"]))
 
     def ledger(self) -> Ledger:
         """Return the ledger on disk without checking its witness; an empty one if there is none."""

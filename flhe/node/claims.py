@@ -71,9 +71,7 @@ class Claims:
     @property
     def budget(self) -> Budget:
         """Privacy budget of this site, for all federations together."""
-        limits = self.policy.limits
-        bounds = float(limits["max-epsilon"]), float(limits["delta"])
-        return Budget(self.store, self.identity.public, *bounds)
+        return Budget.of(self.store, self.identity.public, self.policy.limits)
 
     def check_affordable(self, contract: Contract) -> None:
         """Refuse a run whose remaining rounds would exceed this site's privacy budget; BudgetError."""

@@ -103,10 +103,6 @@ def allowed(simulated: bool = False, plain_asked: bool = False) -> tuple[str, ..
     return tuple(name for name in SCHEMES.own if SCHEMES.named(name).deployed)
 
 
-def _defaults() -> dict[str, Value]:
-    return {name: limit.default for name, limit in limits.known().items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Policy of one node: defaults, its config and its roster.
@@ -132,7 +128,9 @@ class Policy:
     schemes: tuple[str, ...] = field(default_factory=allowed)
     metrics: tuple[str, ...] = METRICS
     leave: bool = False
-    limits: Mapping[str, Value] = field(default_factory=_defaults)
+    limits: Mapping[str, Value] = field(
+        default_factory=lambda: {name: one.default for name, one in limits.known().items()}
+    )
     dealt_key: Path | None = None
     select_rules: tuple[str, ...] = ("sensitivity",)
     min_survivors: int = 0

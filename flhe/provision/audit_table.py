@@ -54,13 +54,9 @@ def _cells(entry: Entry) -> tuple[str, ...]:
         "" if entry.round is None else f"{entry.round}{attempt}",
         "" if entry.result is None else entry.result.hex(),
         f"{entry.answer}{reason}{asked}",
-        _size(entry.bytes_out),
+        f"{size:,} B" if (size := entry.bytes_out) < 10_000 else f"{size / 1e6:,.2f} MB",
         f"{entry.seconds:.3f}",
     )
-
-
-def _size(count: int) -> str:
-    return f"{count:,} B" if count < 10_000 else f"{count / 1e6:,.2f} MB"
 
 
 def contracts(home: Path) -> list[list[str]]:

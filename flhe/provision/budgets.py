@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from flhe.answer import Answer
+from flhe.answer import Answer, table
 from flhe.errors import ConfigError, FlheError
 from flhe.node.budget import Budget
 from flhe.node.node import open_store
 from flhe.node.policy import Policy
-from flhe.node.store import Store
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import has_identity
 from flhe.training import accountant
@@ -23,13 +19,8 @@ def budget_of(config: Mapping[str, object]) -> Budget:
     policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
     if not has_identity(policy.home):
         raise ConfigError("--node-config: no identity in its flhe-home; name the node's own config")
-    return _budget(policy, open_store(policy))
-
-
-def _budget(policy: Policy, store: Store) -> Budget:
-    limits = policy.limits
-    bounds = float(limits["max-epsilon"]), float(limits["delta"])
-    return Budget(store, store.identity().public, *bounds)
+    store = open_store(policy)
+    return Budget.of(store, store.identity().public, policy.limits)
 
 
 def answer(budget: Budget) -> Answer:
@@ -38,10 +29,8 @@ def answer(budget: Budget) -> Answer:
     limit = f", of {budget.epsilon:g}" if budget.epsilon else "; no limit (flhe-max-epsilon)"
     spent = accountant.epsilon(counts, budget.delta)
     caption = f"epsilon {spent:.3g} at delta {budget.delta:g}{limit}"
-    out = Table(box=SIMPLE_HEAD, pad_edge=False, caption=caption)
-    for heading in ("updates", "protects a", "noise multiplier", "sampling", "epsilon alone"):
-        out.add_column(heading, justify="right")
-    rows = []
+    headings = ("updates", "protects a", "noise multiplier", "sampling", "epsilon alone")
+    out, rows = table(headings, right=True, caption=caption), []
     for mechanism, count in sorted(counts.items()):
         alone = accountant.epsilon({mechanism: count}, budget.delta)
         noise = f"{mechanism.multiplier:g}", f"{mechanism.sampling:g}"
@@ -78,7 +67,7 @@ def check_budget(policy: Policy) -> Checks:
         return
     if has_identity(policy.home):
         try:
-            _budget(policy, store).check_kept()
+            Budget.of(store, store.identity().public, limits).check_kept()
         except FlheError as error:
             mend = (
                 "flhe budget --node-config CONFIG shows the record, and confirms it with --confirm"

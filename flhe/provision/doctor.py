@@ -13,7 +13,6 @@ from rich.text import Text
 from flhe.errors import FlheError
 from flhe.node.policy import Policy, allowed, listed, setting
 from flhe.provision.budgets import check_budget
-from flhe.provision.check_gate import check_gate
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
@@ -65,6 +64,20 @@ def examine(
     if superlink:
         found.append(check_tls(superlink, roots))
     return found
+
+
+def check_gate(site: bytes, metrics: Sequence[str]) -> Check:
+    """Send updates in clear through the gate's code to a sink, and see what arrives there."""
+    try:
+        from flhe.gate.policy import GatePolicy
+        from flhe.gate.probe import leaks
+    except ImportError:
+        says = "flhe gate cannot run: it needs flwr 1.40 or later, which speaks HTTP"
+        return Check("gate", "warn", says, "upgrade flwr, at the site and at the coordinator")
+    if found := leaks(GatePolicy(site, tuple(metrics))):
+        mend = "do not start this node: reinstall flhe, and report it if the check fails again"
+        return Check("gate", "fail", f"it did not stop {' and '.join(found)}", mend)
+    return Check("gate", "ok", "sent an update in clear through it to a sink: stopped, code 1033")
 
 
 def lines(checks: Sequence[Check]) -> list[Text]:

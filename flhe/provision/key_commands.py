@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flhe.answer import Answer, working
-from flhe.command_group import examples
+from flhe.command_group import examples, option
 from flhe.errors import ConfigError
 from flhe.provision.public_files import check_new
 
@@ -18,18 +18,15 @@ if TYPE_CHECKING:
 
 keys = typer.Typer(no_args_is_help=True, help="A site's keys: back up, restore.")
 
-Phrase = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Read the passphrase from this file's first line."),
-]
+Phrase = Annotated[Path | None, option("Read the passphrase from this file's first line.", "FILE")]
 
 
 @keys.command(
     epilog=examples("flhe keys backup --home state --out a.backup --passphrase-file phrase")
 )
 def backup(
-    home: Annotated[Path, typer.Option(metavar="DIR", help="The state directory.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", callback=check_new, help="The backup.")],
+    home: Annotated[Path, option("The state directory.", "DIR")],
+    out: Annotated[Path, option("The backup.", "FILE", callback=check_new)],
     passphrase_file: Phrase = None,
 ) -> Answer:
     """Write the identity and the keys of sealed models, under a passphrase."""
@@ -57,7 +54,7 @@ def backup(
 )
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")],
-    home: Annotated[Path, typer.Option(metavar="DIR", help="A directory that does not exist yet.")],
+    home: Annotated[Path, option("A directory that does not exist yet.", "DIR")],
     passphrase_file: Phrase = None,
 ) -> Answer:
     """Create a state directory from a backup."""
@@ -94,5 +91,4 @@ def _passphrase(path: Path | None, *, new: bool) -> str:
         raise ConfigError(
             "there is no terminal to ask for a passphrase: use --passphrase-file FILE"
         )
-    typed: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=new)
-    return typed
+    return str(typer.prompt("Passphrase", hide_input=True, confirmation_prompt=new))

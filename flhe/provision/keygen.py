@@ -11,10 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from flhe.answer import Answer
+from flhe.answer import Answer, table
 from flhe.errors import ConfigError, StoreError, config_errors
 from flhe.keys.agreement.dealt import Dealt, deal
 from flhe.keys.roster.pinned import load_pinned
@@ -75,19 +72,11 @@ def keygen(
         for path in done:  # a partial dealing is useless
             files.erase(path)
         raise
-    made = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    made.add_column("site", overflow="fold")
-    made.add_column("file", overflow="fold")
-    for name, path in written:
-        made.add_row(name, str(path))
     serial = next(iter(dealt.values())).serial.hex()
     return Answer(
         {"serial": serial, "roster": sites.hash, "scheme": kind.name, "files": dict(written)},
         f"{len(written)} sites; {kind.summary()}",
-        made,
+        table(("site", "file"), [(name, str(path)) for name, path in written]),
         f"""Serial: {serial}, in all of these files and in those of no other dealing.
 Roster: {sites.hash.hex()}
 

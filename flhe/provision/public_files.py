@@ -23,12 +23,6 @@ def read(path: Path, limit: int, what: str) -> bytes:
         raise ConfigError(f"{what} {path}: cannot be read ({error.strerror})") from None
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Write a new file; ConfigError if it exists or cannot be written."""
-    check_new(path)
-    replace(path, data)
-
-
 def check_new(path: Path) -> Path:
     """Return `path`; ConfigError if it exists."""
     if os.path.lexists(path):

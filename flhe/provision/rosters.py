@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from flhe.answer import table as table_of
 from flhe.errors import ConfigError, config_errors
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.pinned import check_pinned
-from flhe.keys.roster.roster import Roster
+from flhe.keys.roster.roster import Member, Roster
 
 MANY = 100
 """Number of sites beyond which their table has no lines between them."""
@@ -37,22 +38,20 @@ def difference(old: Roster, new: Roster) -> str:
             key = now[name].hex()[:16]
             fate = "is revoked" if was[name] in new.revoked else "IS NOT REVOKED"
             lines.append(f"* {name} has another key, {key}; the old one {fate}")
-    for gone in sorted(set(old.revoked) - set(new.revoked)):
-        lines.append(f"! the key {gone.hex()[:16]} was revoked, and is no longer")
+    gone = sorted(set(old.revoked) - set(new.revoked))
+    lines += [f"! the key {key.hex()[:16]} was revoked, and is no longer" for key in gone]
     pairs = zip(bounds(old).splitlines(), bounds(new).splitlines(), strict=True)
     lines += [f"* {after}" for before, after in pairs if before != after]
     return "\n".join(lines) or "Nothing differs from the previous roster."
 
 
-def table(roster: Roster) -> Table:
+def table(members: Iterable[Member], site: str = "site") -> Table:
     """Return one row for each site, in order of names."""
-    out = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=len(roster.members) < MANY)
-    for heading in ("site", "key", "in words, all of it"):
-        out.add_column(heading, overflow="fold")
-    for member in sorted(roster.members, key=lambda m: m.name):
-        words = "\n".join(fingerprint.lines(member.public))
-        out.add_row(member.name, f"{member.public.hex()[:16]} ...", words)
-    return out
+    rows = [
+        (m.name, f"{m.public.hex()[:16]} ...", "\n".join(fingerprint.lines(m.public)))
+        for m in sorted(members, key=lambda m: m.name)
+    ]
+    return table_of((site, "key", "in words, all of it"), rows, show_lines=len(rows) < MANY)
 
 
 def data(roster: Roster) -> dict[str, Any]:
@@ -91,12 +90,6 @@ def bounds(roster: Roster) -> str:
     keys = ", ".join(key.hex()[:16] for key in roster.revoked) or "none"
     lines.append(f"Revoked keys, which never take part again: {keys}.")
     return "\n".join(lines)
-
-
-def hash_of(roster: Roster) -> str:
-    """Return the hash in hexadecimal for pinning, and in words that sites compare by phone."""
-    words = (f"      {line}" for line in fingerprint.lines(roster.hash))
-    return "\n".join((f"hash  {roster.hash.hex()}", *words))
 
 
 def check_revoked(old: Roster, new: Roster) -> None:

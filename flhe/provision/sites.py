@@ -16,37 +16,32 @@ from flhe.provision import public_files
 IDENTITY = "identity.key"
 
 
-def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> Answer:
-    """Return the key in `home` and its file `path`; `made` says whether the key is new."""
-    public, name = request.member.public, request.member.name
-    key = f"{home} has an identity already, which {name} keeps."
-    if made:
-        key = f"A new identity for {name} is in {home}."
-    words = fingerprint.lines(public)
-    told = "".join(f"     {line}\n" for line in words)
-    text = f"""{key}
-
-key  {public.hex()}
-{told}
-{path} has the public key; it holds no secret.
-Back the identity up: flhe keys backup --home {home} --out {name}.backup"""
-    data = {"name": name, "key": public, "words": " ".join(words), "home": home, "request": path}
-    return Answer(data | {"new": made}, text)
-
-
 def enrol(home: Path, name: str, out: Path | None) -> Answer:
     """Create a site's identity, unless it has one, and the file with its public key.
 
     `home` is created if missing, 0700; the default file is NAME.site. Raises ConfigError,
     StoreError: an invalid member name, a directory that is open to others, or an existing file.
     """
-    path = _path(name, out)
+    Member(name, Identity(bytes(32)).public)  # first refuse a name that no roster takes
+    path = out or Path(f"{name}.site")
     made = not (home / IDENTITY).exists()
     request = Enrolment.make(name, _store(home).identity())
     data = request.to_bytes()  # a repeated request has the same bytes
     if not (path.is_file() and public_files.read(path, MAX_FILE, "--out") == data):
-        public_files.write_new(path, data)
-    return _report(request, path, home, made=made)
+        public_files.replace(public_files.check_new(path), data)
+    public = request.member.public
+    key = f"{home} has an identity already, which {name} keeps."
+    if made:
+        key = f"A new identity for {name} is in {home}."
+    text = f"""{key}
+
+{fingerprint.shown("key", public)}
+
+{path} has the public key; it holds no secret.
+Back the identity up: flhe keys backup --home {home} --out {name}.backup"""
+    words = " ".join(fingerprint.lines(public))
+    known = {"name": name, "key": public, "words": words, "home": home, "request": path}
+    return Answer({**known, "new": made}, text)
 
 
 def has_identity(home: Path) -> bool:
@@ -65,12 +60,6 @@ def existing(home: Path) -> Identity:
             f"--home {home}: no identity in it; make one with: flhe keygen --home {home} --name NAME"
         )
     return _store(home).identity()
-
-
-def _path(name: str, out: Path | None) -> Path:
-    # First refuse a name that no roster takes. Any public key serves here.
-    Member(name, Identity(bytes(32)).public)
-    return out or Path(f"{name}.site")
 
 
 def _store(home: Path) -> Store:

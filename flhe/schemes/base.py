@@ -246,8 +246,7 @@ class Adder:
     @property
     def name(self) -> str:
         """Name of its ciphertexts on the wire: the scheme's name."""
-        name: str = self.scheme.name
-        return name
+        return str(self.scheme.name)
 
     @property
     def space(self) -> Integers:

@@ -50,10 +50,6 @@ SCHEMES: Plugins[Scheme] = Plugins(
 )
 
 
-def _to_fields(scheme: Scheme) -> list[object]:
-    return [scheme.name, scheme.to_fields()]
-
-
 def _from_fields(stored: object) -> Scheme:
     if not (isinstance(stored, list) and len(stored) == 2 and type(stored[0]) is str):
         raise ValueError("a scheme is its name, and its parameters")
@@ -62,7 +58,7 @@ def _from_fields(stored: object) -> Scheme:
 
 SchemeField = Annotated[
     Scheme,
-    As(_to_fields, _from_fields, "", refuses=True),
+    As(lambda scheme: [scheme.name, scheme.to_fields()], _from_fields, "", refuses=True),
     Rule("a scheme, and its parameters", lambda value: isinstance(value, Scheme)),
 ]
 """A scheme as a field of a record."""
@@ -92,7 +88,11 @@ def parse(text: str) -> Scheme:
 def written(scheme: Scheme) -> str:
     """Invert `parse`: the name, then the parameters that differ from their defaults."""
     values = ((field, getattr(scheme, field.name)) for field in fields(scheme))
-    said = [f"{key_of(f.name)}={_text(value)}" for f, value in values if value != f.default]
+    said = [
+        f"{key_of(f.name)}={str(value).lower() if type(value) is bool else value}"
+        for f, value in values
+        if value != f.default
+    ]
     return " ".join([scheme.name, *said])
 
 
@@ -110,7 +110,3 @@ def _read(text: str, key: str, value: str, kind: type) -> object:
         raise ConfigError(
             f"scheme {text[:MOST]!r}: {value[:MOST] or 'nothing'} is no value of {key}"
         ) from None
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if type(value) is bool else str(value)

@@ -39,8 +39,7 @@ def minor_version() -> int:
     # Serialize a small context: its bytes begin with an object of SEAL's.
     made = ts.context(ts.SCHEME_TYPE.CKKS, 2048, coeff_mod_bit_sizes=[27, 27], n_threads=1)
     data = made.serialize(save_public_key=False, save_galois_keys=False, save_relin_keys=False)
-    version: int = data[data.index(MAGIC.to_bytes(2, "little")) + 4]
-    return version
+    return int(data[data.index(MAGIC.to_bytes(2, "little")) + 4])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,6 @@ Source: Microsoft SEAL 4.1 (`KeyGenerator`); Homomorphic Encryption Standard (20
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -21,8 +20,7 @@ from numpy.typing import NDArray
 from flhe.errors import ProtocolError
 from flhe.math.prg import drawn
 from flhe.schemes.presets import SEAL
-from flhe.wire import canonical
-from flhe.wire.derive import PREFIX
+from flhe.wire.derive import hash_of
 from flhe.wire.fields import As, Hash
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
@@ -115,8 +113,7 @@ class SealSecret(Record):
     @property
     def public(self) -> SealPublic:
         """The server's record of this key."""
-        digest = hashlib.sha256(canonical.dumps([PREFIX + "seal-key", self.to_bytes()])).digest()
-        return SealPublic(self.ring, digest)
+        return SealPublic(self.ring, hash_of("seal-key", self.to_bytes()))
 
     def check(self, ring: str) -> None:
         """Refuse a key of another ring, or one that no honest member drew; ProtocolError.

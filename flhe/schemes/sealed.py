@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
-from flhe.wire import canonical
+from flhe.wire.derive import hash_of
 from flhe.wire.fields import U32, U64, Hash, bits, matching, size
 from flhe.wire.record import Form, Record
 
@@ -81,7 +81,7 @@ class Slot(Record):
 
 @functools.lru_cache(maxsize=16)
 def _digest_of(slot: Slot) -> bytes:
-    return hashlib.sha256(canonical.dumps(["flhe/v1/slot", *slot.context()])).digest()
+    return hash_of("slot", *slot.context())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,12 @@ Source: docs/protocol.md (The chain).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from flhe.errors import EquivocationError
 from flhe.schemes.sealed import Sealed
-from flhe.wire import canonical
+from flhe.wire.derive import hash_of
 
 MAX_LINKS = 1024
 """Maximum number of links that a model keeps."""
@@ -43,8 +42,7 @@ class Link(NamedTuple):
     @property
     def history(self) -> bytes:
         """History of a model with this sum, 32 bytes."""
-        fields = ["flhe/v1/history", self.before, self.round, self.digest, self.senders]
-        return hashlib.sha256(canonical.dumps(fields)).digest()
+        return hash_of("history", self.before, self.round, self.digest, self.senders)
 
     def names(self, public: bytes) -> bool:
         """Return whether the member with this public key is among the senders."""

@@ -17,7 +17,7 @@ from flhe.errors import ProtocolError
 from flhe.training.schedule import Settings, SettingsField, Value
 from flhe.training.terms import Terms
 from flhe.wire.canonical import dumps
-from flhe.wire.derive import PREFIX
+from flhe.wire.derive import hash_of
 from flhe.wire.fields import U32, Rule, at_most, within
 from flhe.wire.printable import printable
 from flhe.wire.record import Form, Record
@@ -114,7 +114,7 @@ class Contract(Record):
         Apps read that config too. ConfigError: one of its values is not a number, text or bytes.
         """
         config = hashlib.sha256(dumps(Settings(run_config).to_fields())).digest()
-        return hashlib.sha256(dumps([PREFIX + "contract", self.hash(), config])).digest()
+        return hash_of("contract", self.hash(), config)
 
     def lines(self) -> list[str]:
         """Return the contract as printable lines, without control characters."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -14,8 +13,7 @@ from flhe.schemes.selective import Selective
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.kind import Kind
 from flhe.training.terms import Terms
-from flhe.wire import canonical
-from flhe.wire.derive import PREFIX
+from flhe.wire.derive import hash_of
 
 
 def bound_layout(label: str, layout_hash: bytes, digest: bytes) -> bytes:
@@ -25,7 +23,7 @@ def bound_layout(label: str, layout_hash: bytes, digest: bytes) -> bytes:
     encryption's slot binds the model. Nodes with different starting models derive different masks,
     seeds and `a`, and their parts do not add up.
     """
-    return hashlib.sha256(canonical.dumps([PREFIX + label, layout_hash, digest])).digest()
+    return hash_of(label, layout_hash, digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class EpochSums:
 
         Every round has a start of its own, so members sign one survivor set in each.
         """
-        history = hashlib.sha256(canonical.dumps([PREFIX + "masking-key", round_])).digest()
+        history = hash_of("masking-key", round_)
         return self.slot(round_, 0, self.layout_hash, history, "masking-key")
 
     def sum(

@@ -10,7 +10,7 @@ It depends on opened sums only, so it is the same at all members.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from flhe.errors import ProtocolError
 from flhe.math.buffers import let_go
 from flhe.training.chain import MAX_BYTES, MAX_LINKS, Chain, Link, extended
 from flhe.wire import canonical
+from flhe.wire.derive import hash_of
 from flhe.wire.fields import U32, As, Hash, at_most
 from flhe.wire.record import Form, Record, frame, unframe
 
@@ -116,7 +117,7 @@ class Model:
         layout = layout_of(arrays)
         masters = layout.masters(arrays)
         hasher = hashlib.sha256(canonical.dumps(["flhe/v1/history", layout.to_fields()]))
-        for raw in _raw(layout, masters):
+        for raw in _raw(masters[entry.name] for entry in layout.entries):
             hasher.update(raw)
         return cls(layout, 0, hasher.digest(), masters)
 
@@ -128,8 +129,7 @@ class Model:
         bytes. Errors as for `initial`.
         """
         layout = layout_of(arrays)
-        fields = ["flhe/v1/secret-history", layout.to_fields(), nonce]
-        history = hashlib.sha256(canonical.dumps(fields)).digest()
+        history = hash_of("secret-history", layout.to_fields(), nonce)
         return cls(layout, 0, history, layout.masters(arrays))
 
     def linked(self, link: Link) -> Model:
@@ -160,11 +160,8 @@ class Model:
             0 if self.mask is None else len(self.mask.data),
         )
         yield memoryview(frame(head, MAGIC))
-        yield from _raw(self.layout, self.masters)
-        kept: list[NDArray[Any]] = [*self.moments.values(), *self.memory.values()]
-        for array in kept:
-            yield little(array)
-            let_go(array)
+        masters = (self.masters[entry.name] for entry in self.layout.entries)
+        yield from _raw((*masters, *self.moments.values(), *self.memory.values()))
         if self.mask is not None:
             yield memoryview(self.mask.data)
 
@@ -210,10 +207,10 @@ def arrays_in(
     )
 
 
-def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:
-    for entry in layout.entries:
-        yield little(masters[entry.name])
-        let_go(masters[entry.name])
+def _raw(arrays: Iterable[NDArray[Any]]) -> Iterator[memoryview]:
+    for array in arrays:
+        yield little(array)
+        let_go(array)
 
 
 def little(array: NDArray[Any]) -> memoryview:

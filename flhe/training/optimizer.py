@@ -130,8 +130,7 @@ def _fedyogi(d: Wide, old: Moments, _: int, o: Any) -> Step:
 
 
 def _rate(o: Any, step: int) -> float:
-    rate: float = o.lr / (1 + o.decay * (step - 1))
-    return rate
+    return float(o.lr / (1 + o.decay * (step - 1)))
 
 
 def _sgd(g: Wide, old: Moments, step: int, o: Any) -> Step:

@@ -7,7 +7,6 @@ answers of different forms never add up.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -28,8 +27,7 @@ from flhe.training.epoch_sums import EpochSums
 from flhe.training.kind import Kind, exact_lanes, exact_part, exact_sums
 from flhe.training.schedule import Settings, SettingsField, Value
 from flhe.training.terms import Terms
-from flhe.wire.canonical import dumps
-from flhe.wire.derive import PREFIX
+from flhe.wire.derive import hash_of
 from flhe.wire.fields import U32, Rule, at_most, matching
 from flhe.wire.printable import printable
 from flhe.wire.record import Form, Record
@@ -73,7 +71,7 @@ class Query(Record):
 
     def hash(self) -> bytes:
         """SHA-256 of name and parameters, 32 bytes."""
-        return hashlib.sha256(dumps([PREFIX + "query", *self.to_fields()])).digest()
+        return hash_of("query", *self.to_fields())
 
     def line(self) -> str:
         """Return the query as text, as far as a log has room for it."""
@@ -140,7 +138,7 @@ class AnswerForm(Record):
 
     def hash(self) -> bytes:
         """SHA-256 of it, 32 bytes: the layout hash in slots of answers."""
-        return hashlib.sha256(dumps([PREFIX + "answer-form", self.to_fields()])).digest()
+        return hash_of("answer-form", self.to_fields())
 
     def arrays(self, sums: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return sums as arrays: int64, or float64 for floats."""

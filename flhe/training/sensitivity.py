@@ -59,12 +59,6 @@ def read(terms: Terms, model: Model, total: Sealed, lanes: NDArray[Any]) -> tupl
     return replace(model, round=total.slot.round, mask=mask), totals
 
 
-def map_of_change(terms: Terms, model: Model, trained: Arrays) -> NDArray[np.float32]:
-    """Return each value's change in training, as a map to be added."""
-    change, _ = model.layout.change(trained, model.masters, gradients=terms.optimizer.gradients)
-    return terms.select.normalized(change, reuse=True)
-
-
 def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]:
     """Return a member's sensitivities as a vector to be added, shape (layout.floats,).
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import hmac
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from flhe.coding.flatten import Arrays, Layout, raise_not_finite
 from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.coding.weigh import most_examples
-from flhe.errors import ExamplesError, ProtocolError
+from flhe.errors import ExamplesError, ProtocolError, logger
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.keys.roles import sealer_for
@@ -52,15 +51,11 @@ from flhe.training.update import UPDATE
 from flhe.training.vouching import Holding
 from flhe.wire.derive import hkdf
 
-logger = logging.getLogger("flhe")
-
 THREADS = min(4, os.cpu_count() or 1)
 
 
-@functools.lru_cache(maxsize=2)
-def fixed_mask(select: Select, layout: Layout) -> Support:
-    """Return the selection of a rule that needs no map; see `Select.fixed`."""
-    return select.fixed(layout)
+fixed_mask = functools.lru_cache(maxsize=2)(Select.fixed)
+"""(select, layout) -> the selection of a rule that needs no map."""
 
 
 def counted_on(roster: Roster, scheme: Scheme, members: int, least: int) -> int:

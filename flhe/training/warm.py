@@ -9,7 +9,6 @@ exactly the loops that the round will use.
 from __future__ import annotations
 
 import functools
-import logging
 import secrets
 import threading
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import numpy as np
 
 from flhe.coding.base import Plain
 from flhe.coding.flatten import Entry, Layout
+from flhe.errors import logger
 from flhe.math import ring
 from flhe.math.buffers import fixed
 from flhe.math.shamir import Shamir
@@ -33,8 +33,6 @@ ALONE = ("group", "masking")
 """Agreements whose keys one member can draw as fast as it draws random numbers."""
 
 _warmed: set[tuple[Scheme, int]] = set()
-
-log = logging.getLogger("flhe")
 
 
 def warm(terms: Terms, cohort: int, *, if_new: bool = False) -> None:
@@ -55,7 +53,7 @@ def _rehearse(terms: Terms, cohort: int, if_new: bool) -> None:
         if not (if_new and _has_run()):
             rehearse(terms, cohort)
     except Exception as error:  # the round itself will tell, if it fails too
-        log.debug("warming up failed: %s", type(error).__name__)
+        logger.debug("warming up failed: %s", type(error).__name__)
 
 
 def _has_run() -> bool:

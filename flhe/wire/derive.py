@@ -10,6 +10,8 @@ Source: RFC 5869; docs/protocol.md.
 
 from __future__ import annotations
 
+import hashlib
+
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -22,6 +24,11 @@ PREFIX = "flhe/v1/"
 
 Context = int | bytes | str
 """Type of a derivation's context values."""
+
+
+def hash_of(label: str, *parts: object) -> bytes:
+    """Return SHA-256 over canonical CBOR of a label and `parts`, 32 bytes."""
+    return hashlib.sha256(dumps([PREFIX + label, *parts])).digest()
 
 
 def hkdf(secret: bytes, label: str, *context: Context, salt: bytes = b"") -> Secret:

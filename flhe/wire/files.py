@@ -53,11 +53,8 @@ def make_private(path: Path, where: str = HOME) -> None:
 
 def read(path: Path) -> bytes:
     """Return the content of a file. Raises StoreError if it is missing or others may read it."""
-    with os_errors("read"):  # O_NONBLOCK: a FIFO must not hang us
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | SAFE)
-        with os.fdopen(handle, "rb") as file:
-            _check_file(handle)
-            return file.read()
+    with os_errors("read"), os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+        return file.read()
 
 
 def mapped(path: Path) -> memoryview:
@@ -66,14 +63,11 @@ def mapped(path: Path) -> memoryview:
     For files that are replaced as a whole: changes within the file would show in the result, and a
     part that is cut off, or that the disk cannot read, ends the process.
     """
-    with os_errors("read"):
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | SAFE)
-        with os.fdopen(handle, "rb") as file:  # a mapping outlives it
-            _check_file(handle)
-            try:
-                return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError):  # a file system that maps none, or an empty file
-                return memoryview(file.read())
+    with os_errors("read"), os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+        try:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):  # a file system that maps none, or an empty file
+            return memoryview(file.read())
 
 
 def create(path: Path, data: bytes) -> bool:
@@ -128,7 +122,8 @@ def append(path: Path, lines: bytes, limit: int) -> None:
     one begins. Allow one caller at a time: two concurrent rotations would lose the first one's log.
     """
     with os_errors("write"):
-        with os.fdopen(_open_at_end(path), "ab", buffering=0) as file:
+        handle = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(handle, "ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0 or size + len(lines) <= limit:
                 _write_lines(file.fileno(), size, lines)
@@ -212,6 +207,16 @@ def os_errors(what: str, where: str = HOME) -> Iterator[None]:
         raise StoreError(f"cannot {what} in {where}: {error.strerror}") from None
 
 
+@contextmanager
+def private_umask() -> Iterator[None]:
+    """Let nobody but the owner read what is made meanwhile."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def _write_all(handle: int, chunks: Iterable[Buffer]) -> None:
     """Write chunks to a file, and close it once they are on the disk."""
     with os.fdopen(handle, "wb") as file:
@@ -221,10 +226,9 @@ def _write_all(handle: int, chunks: Iterable[Buffer]) -> None:
         os.fsync(handle)
 
 
-def _open_at_end(path: Path) -> int:
-    """Open a file of ours for appending, made if it is missing."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | SAFE  # a FIFO must not hang us
-    handle = os.open(path, flags, 0o600)
+def _open(path: Path, flags: int) -> int:
+    """Open a file of ours; a FIFO must not hang us."""
+    handle = os.open(path, flags | os.O_NONBLOCK | SAFE, 0o600)
     try:
         _check_file(handle)
     except BaseException:

@@ -6,13 +6,12 @@ group key.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from flhe.errors import ProtocolError, QuorumError, SharesError
+from flhe.errors import ProtocolError, QuorumError, SharesError, logger
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.pairs import OVERHEAD, unboxed, unpack_elements
@@ -22,8 +21,6 @@ from flhe.wire.derive import hkdf
 from flhe.wire.fields import U32, Signature
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Secret
-
-logger = logging.getLogger("flhe")
 
 MAX_RELEASE = 1 << 30
 """Maximum length of a release, bytes: one answer for each survivor."""

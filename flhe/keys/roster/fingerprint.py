@@ -27,6 +27,11 @@ def lines(data: bytes) -> list[str]:
     return [" ".join(words[at : at + A_LINE]) for at in range(0, len(words), A_LINE)]
 
 
+def shown(label: str, data: bytes) -> str:
+    """Return `data` in hexadecimal for pinning, and below it in words, which people compare."""
+    return "\n".join((f"{label}  {data.hex()}", *(f"      {line}" for line in lines(data))))
+
+
 def _word(number: int) -> str:
     letters = []
     for alphabet in reversed(_ALPHABETS):

@@ -41,12 +41,11 @@ def _most(
     name: str, needs: str, takes: Callable[[Value], bool], default: Value, meaning: str
 ) -> Limit:
     """Return a maximum, of which the smaller applies; 0 is none."""
-    return Limit(name, needs, takes, _fewest, default, default, meaning)
 
+    def fewest(one: Value, other: Value) -> Value:
+        return min(one, other) if one and other else one or other
 
-def _fewest(one: Value, other: Value) -> Value:
-    """Return the smaller of two numbers, where 0 means no limit."""
-    return min(one, other) if one and other else one or other
+    return Limit(name, needs, takes, fewest, default, default, meaning)
 
 
 GENERAL = (

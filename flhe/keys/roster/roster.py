@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError, config_errors
@@ -129,44 +129,6 @@ class Roster(Record):
             )
         members = tuple(Member(key.hex()[:16], key) for key in keys)
         return cls(members, bound, 2, (ANY,))
-
-    def removed(
-        self, public: bytes, *, collusion: int | None = None, min_survivors: int | None = None
-    ) -> Roster:
-        """Return the roster without the member that has the key `public`, which is then revoked.
-
-        `collusion` and `min_survivors` stay unless they are given. Every other site must pin the
-        new hash: until then it still accepts the member. Raises ConfigError if `public` is not a
-        member's, or if fewer members are left than the bounds need.
-        """
-        return replace(
-            self,
-            members=self._others(public),
-            collusion=self.collusion if collusion is None else collusion,
-            min_survivors=self.min_survivors if min_survivors is None else min_survivors,
-            revoked=(*self.revoked, public),
-        )
-
-    def admitted(self, member: Member) -> Roster:
-        """Return the roster with one more member.
-
-        Raises ConfigError if its key was revoked, or its key or name is in the roster already.
-        """
-        return replace(self, members=(*self.members, member))
-
-    def replaced(self, old: bytes, new: bytes) -> Roster:
-        """Return the roster in which the member with the key `old` has the key `new`, `old` revoked.
-
-        Raises ConfigError if `old` is not a member's, or if `new` is a member's or was revoked.
-        """
-        members = (*self._others(old), Member(self.name(old), new))
-        return replace(self, members=members, revoked=(*self.revoked, old))
-
-    def _others(self, public: bytes) -> tuple[Member, ...]:
-        if public not in self.publics:
-            why = "was revoked before" if public in self.revoked else "is not a member's"
-            raise ConfigError(f"Roster: the key {public.hex()[:16]} {why}")
-        return tuple(m for m in self.members if m.public != public)
 
     @property
     def min_members(self) -> int:

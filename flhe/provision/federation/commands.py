@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flhe.answer import Answer, notes
-from flhe.command_group import examples
+from flhe.answer import Answer, confirm, notes
+from flhe.command_group import examples, option
 from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from flhe.provision.federation.card import Card
     from flhe.provision.federation.office import Office
 
 federation = typer.Typer(
@@ -36,40 +33,25 @@ Directory = Annotated[
 )
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name: a-z, 0-9 and '-'.")],
-    address: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The SuperLink, as sites reach it.")
-    ],
+    address: Annotated[str, option("The SuperLink, as sites reach it.", "HOST:PORT")],
     reviewer: Annotated[
-        list[Path],
-        typer.Option(metavar="FILE.pub", help="Public key of a reviewer of apps; repeatable."),
+        list[Path], option("Public key of a reviewer of apps; repeatable.", "FILE.pub")
     ],
-    scheme: Annotated[
-        list[str], typer.Option(metavar="NAME", help="A scheme that may run; repeatable.")
-    ],
-    min_survivors: Annotated[
-        int, typer.Option(metavar="N", help="Fewest updates in a sum that is opened.")
-    ] = 2,
+    scheme: Annotated[list[str], option("A scheme that may run; repeatable.", "NAME")],
+    min_survivors: Annotated[int, option("Fewest updates in a sum that is opened.", "N")] = 2,
     collusion: Annotated[
-        int,
-        typer.Option(
-            metavar="C", help="Sites that may conspire with the server; -1: a third of them."
-        ),
+        int, option("Sites that may conspire with the server; -1: a third of them.", "C")
     ] = -1,
     allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A limit that holds at every site; repeatable."),
+        list[str] | None, option("A limit that holds at every site; repeatable.", "NAME=VALUE")
     ] = None,
-    ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Your authority's certificate (PEM).")
-    ] = None,
+    ca: Annotated[Path | None, option("Your authority's certificate (PEM).", "FILE")] = None,
     certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The SuperLink's certificate of it.")
+        Path | None, option("The SuperLink's certificate of it.", "FILE")
     ] = None,
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The private key of that certificate.")
-    ] = None,
+    key: Annotated[Path | None, option("The private key of that certificate.", "FILE")] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", metavar="DIR", help="Its directory; default: ./NAME.")
+        Path | None, option("Its directory; default: ./NAME.", "DIR", "--dir")
     ] = None,
 ) -> Answer:
     """Found a federation: a directory, the coordinator's key, and TLS.
@@ -98,7 +80,7 @@ def add(
 
     Compare each new site's words by telephone first.
     """
-    from flhe.provision.confirm import confirm
+    from flhe.provision import rosters
     from flhe.provision.federation.card import Card
     from flhe.provision.federation.office import Office
 
@@ -109,7 +91,7 @@ def add(
         office.check_card(card)
     fresh = [card for card in found if card.public not in known]
     if fresh:
-        notes().print(_words(fresh))
+        notes().print(rosters.table((card.enrolment.member for card in fresh), "new site"))
         if not yes:
             confirm("Have these sites read the same words to you?", "--yes")
     for card in found:
@@ -141,6 +123,7 @@ def remove(
 @federation.command(epilog=examples("flhe federation publish cardio"))
 def publish(directory: Directory) -> Answer:
     """Write the one file for the sites, and say what comes next."""
+    from flhe.keys.roster import fingerprint
     from flhe.provision import rosters
     from flhe.provision.federation.office import Office
 
@@ -155,14 +138,14 @@ def publish(directory: Directory) -> Answer:
     steps = f"""{office.file}, number {made.serial}.
 1. Send it to every site: flhe site join {office.file.name}
 2. The sites compare these words with each other, and your key's with you:
-{rosters.hash_of(made.roster)}
+{fingerprint.shown("hash", made.roster.hash)}
 3. Start the SuperLink:
    {shlex.join(command)}
    As a service: cp {service} /etc/systemd/system/ && systemctl enable --now flower-superlink
 4. Register the SuperNodes; `flwr` finds the SuperLink by {office.root}/config.toml in ~/.flwr:
 {lines}"""
     data = {"file": office.file, "number": made.serial, "roster": rosters.data(made.roster)}
-    shown = (rosters.table(made.roster), rosters.bounds(made.roster), steps)
+    shown = (rosters.table(made.roster.members), rosters.bounds(made.roster), steps)
     return Answer({**data, "superlink": command, "register": register}, *shown)
 
 
@@ -194,18 +177,3 @@ def unit(office: Office) -> Path:
     config = f'[superlink]\ndefault = "{terms.name}"\n\n[superlink.{terms.name}]\n{address}'
     files.replace(office.root / "config.toml", [config.encode()])
     return path
-
-
-def _words(cards: list[Card]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from flhe.keys.roster import fingerprint
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
-    for heading in ("new site", "key", "in words"):
-        table.add_column(heading, overflow="fold")
-    for card in cards:
-        words = "\n".join(fingerprint.lines(card.public))
-        table.add_row(card.name, f"{card.public.hex()[:16]} ...", words)
-    return table

@@ -33,8 +33,7 @@ def found(
         raise ConfigError(f"{root} exists already, and is not overwritten: name another directory")
     keys = {path: read_public(path) for path in reviewers}  # before anything is written
     given = None if own is None else [public_files.read(path, MAX_PEM, "TLS") for path in own]
-    before = os.umask(0o077)
-    try:
+    with files.private_umask():
         root.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(root)
         office = Office(root)
@@ -50,22 +49,19 @@ def found(
         else:
             tls.keep(office.tls, *given)
         files.replace(office.settings, [terms.to_toml().encode()])
-    finally:
-        os.umask(before)
-    words = fingerprint.lines(public)
     made = "TLS: the files that you named, copied."
     if given is None:
         made = (
             f"TLS: an authority of this federation's own and a certificate for {terms.address}, "
             f"valid for {tls.DAYS} days. The authority's private key is not kept."
         )
-    told = "".join(f"      {line}\n" for line in words)
     text = f"""{root} holds the federation {terms.name}.
 {made}
 
-coordinator's key  {public.hex()}
-{told}
+{fingerprint.shown("coordinator's key", public)}
+
 Sites send you their cards: flhe federation add {root} SITE.card ...
 Bounds of the roster are in {office.settings}. Back the directory up; {root}/state is its key."""
-    facts = {"name": terms.name, "directory": root, "key": public, "words": " ".join(words)}
+    words = " ".join(fingerprint.lines(public))
+    facts = {"name": terms.name, "directory": root, "key": public, "words": words}
     return Answer({**facts, "own_authority": given is None}, text)

@@ -66,7 +66,8 @@ class Published(Record):
     signature: Signature = field(repr=False)
 
     def _validate(self) -> None:
-        verify_statement(self.coordinator, self.signature, "federation", _body(self))
+        body = dumps([self.name, self.serial, *self._agreed()])
+        verify_statement(self.coordinator, self.signature, "federation", body)
         if not self.reviewers:
             raise ProtocolError("federation file: no reviewer's key, so no app could run")
         for key in self.reviewers:
@@ -77,8 +78,11 @@ class Published(Record):
     @property
     def terms(self) -> bytes:
         """Hash of what a site agrees to: all but the serial."""
-        own = (self.name, self.coordinator, self.address, self.authority, list(self.reviewers))
-        return hashlib.sha256(dumps([*own, self.roster.to_bytes()])).digest()
+        return hashlib.sha256(dumps([self.name, *self._agreed()])).digest()
+
+    def _agreed(self) -> tuple[object, ...]:
+        own = (self.coordinator, self.address, self.authority, self.reviewers)
+        return *own, self.roster.to_bytes()
 
     @classmethod
     def read(cls, path: Path) -> Published:
@@ -99,7 +103,7 @@ def make(
 ) -> Published:
     """Return a federation's file, signed by the coordinator."""
     fields = (name, serial, coordinator.public, address, authority, tuple(sorted(set(reviewers))))
-    signature = coordinator.state("federation", _encoded(*fields, roster))
+    signature = coordinator.state("federation", dumps([*fields, roster.to_bytes()]))
     return Published(*fields, roster, signature)
 
 
@@ -113,22 +117,3 @@ def difference(old: Published, new: Published) -> str:
     lines += [f"+ reviewer {key.hex()[:16]}" for key in new.reviewers if key not in old.reviewers]
     lines += [f"- reviewer {key.hex()[:16]}" for key in old.reviewers if key not in new.reviewers]
     return "\n".join(lines)
-
-
-def _body(file: Published) -> bytes:
-    fields = (file.name, file.serial, file.coordinator, file.address, file.authority)
-    return _encoded(*fields, file.reviewers, file.roster)
-
-
-def _encoded(
-    name: str,
-    serial: int,
-    coordinator: bytes,
-    address: str,
-    authority: bytes,
-    reviewers: tuple[bytes, ...],
-    roster: Roster,
-) -> bytes:
-    return dumps(
-        [name, serial, coordinator, address, authority, list(reviewers), roster.to_bytes()]
-    )

@@ -27,16 +27,12 @@ def key_id(public: Ed25519PublicKey) -> str:
     return "fpk_" + hashlib.sha256(public.public_bytes_raw()).hexdigest()[:32]
 
 
-def trusted_entities(publics: Iterable[Ed25519PublicKey]) -> dict[str, str]:
-    """Return the content of a SuperNode's --trusted-entities: an OpenSSH key for each id."""
-    form = (Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return {key_id(p): p.public_bytes(*form).decode("ascii") for p in publics}
-
-
 def file_of(publics: Iterable[bytes]) -> bytes:
-    """Return the file for --trusted-entities; JSON is YAML too."""
+    """Return a SuperNode's --trusted-entities: an OpenSSH key for each id; JSON is YAML too."""
+    form = (Encoding.OpenSSH, PublicFormat.OpenSSH)
     keys = map(Ed25519PublicKey.from_public_bytes, publics)
-    return json.dumps(trusted_entities(keys), indent=2).encode() + b"\n"
+    named = {key_id(key): key.public_bytes(*form).decode("ascii") for key in keys}
+    return json.dumps(named, indent=2).encode() + b"\n"
 
 
 def read_public(path: Path) -> Ed25519PublicKey:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flhe.answer import Answer, working
-from flhe.command_group import examples
+from flhe.command_group import examples, option
 
 site = typer.Typer(no_args_is_help=True, help="A site: set it up, join, start, look at it.")
 
@@ -24,10 +24,10 @@ Longest = Annotated[
 Anywhere = Annotated[bool, typer.Option("--anywhere", help="Listen to other machines too.")]
 Directory = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "Directory of all files. Default: the system's for root, otherwise ~/.flhe/FEDERATION.",
+        "DIR",
         "--dir",
-        metavar="DIR",
-        help="Directory of all files. Default: the system's for root, otherwise ~/.flhe/FEDERATION.",
     ),
 ]
 
@@ -38,8 +38,7 @@ def init(
     name: Annotated[str, typer.Option(help="This site's name in the roster.")],
     directory: Directory = None,
     home: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="State directory, with --dir. Default: state inside it."),
+        Path | None, option("State directory, with --dir. Default: state inside it.", "DIR")
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Make what the plan shows; do not ask.")
@@ -59,9 +58,7 @@ def init(
 def join(
     file: Annotated[Path, typer.Argument(metavar="FILE.flhe", help="The coordinator's file.")],
     directory: Directory = None,
-    roster_hash: Annotated[
-        str, typer.Option(metavar="HEX", help="The roster's hash: its words are compared.")
-    ] = "",
+    roster_hash: Annotated[str, option("The roster's hash: its words are compared.", "HEX")] = "",
 ) -> Answer:
     """Agree to a federation, and write the node's files.
 
@@ -80,8 +77,7 @@ def start(
     federation: Federation,
     directory: Directory = None,
     gate_at: Annotated[
-        str,
-        typer.Option("--gate", envvar="FLHE_GATE", metavar="HOST:PORT", help="This site's gate."),
+        str, option("This site's gate.", "HOST:PORT", "--gate", envvar="FLHE_GATE")
     ] = GATE,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Run here, also where a unit is installed.")
@@ -107,13 +103,9 @@ def gate(
     federation: Federation,
     directory: Directory = None,
     home: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The gate's own directory. Default: gate inside --dir."),
+        Path | None, option("The gate's own directory. Default: gate inside --dir.", "DIR")
     ] = None,
-    listen: Annotated[
-        str,
-        typer.Option(envvar="FLHE_GATE", metavar="ADDRESS:PORT", help="Where it listens."),
-    ] = GATE,
+    listen: Annotated[str, option("Where it listens.", "ADDRESS:PORT", envvar="FLHE_GATE")] = GATE,
     max_gigabytes: Longest = 4.0,
     anywhere: Anywhere = False,
 ) -> None:

@@ -8,24 +8,21 @@ without a question.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
-from flhe.answer import Answer, notes
+from flhe.answer import Answer, confirm, notes, table
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Roster
 from flhe.provision import rosters, sites
-from flhe.provision.confirm import confirm
 from flhe.provision.federation import reviewers
 from flhe.provision.federation.published import Published, difference
 from flhe.provision.site import node_file
 from flhe.provision.site.layout import Layout
+from flhe.wire import files
 
 
 def join(layout: Layout, file: Published, roster_hash: str) -> Answer:
@@ -42,11 +39,8 @@ def join(layout: Layout, file: Published, roster_hash: str) -> Answer:
         _compare(file, last, roster_hash)
     elif roster_hash:
         rosters.check_hash(file.roster, roster_hash)
-    before = os.umask(0o077)
-    try:
+    with files.private_umask():
         _write(layout, file, home)
-    finally:
-        os.umask(before)
     text = (
         f"This site has joined {file.name}, number {file.serial}: {len(file.roster.members)} sites.\n"
         f"Written: {layout.roster}, {layout.authority}, {layout.reviewers}, and the roster's "
@@ -118,12 +112,19 @@ def _compare(file: Published, last: Published | None, roster_hash: str) -> None:
     """Show all of a file and what differs, and have the words compared."""
     roster = file.roster
     out = notes()
-    out.print(rosters.table(file.roster))
-    for line in _facts(file):
-        out.print(Text(line), soft_wrap=True)
+    out.print(rosters.table(roster.members))
+    head = f"Federation {file.name}, number {file.serial}; SuperLink {file.address}"
+    own = "These bounds only tighten this site's own settings; node.toml stays as it is."
+    out.print(Text(f"{head}\n{rosters.bounds(roster)}\n{own}"), soft_wrap=True)
     if last is not None:
         out.print(Text(f"\nChanges:\n{difference(last, file)}"), soft_wrap=True)
-    out.print(_words(file))
+    rows = [
+        ("every other site", "hash of the roster", roster.hash),
+        ("the coordinator", "coordinator's key", file.coordinator),
+        *(("the reviewer", "reviewer's key", key) for key in file.reviewers),
+    ]
+    words = [(other, what, "\n".join(fingerprint.lines(data))) for other, what, data in rows]
+    out.print(table(("compare with", "what", "words"), words, show_lines=True))
     if roster_hash:
         rosters.check_hash(roster, roster_hash)
     else:
@@ -131,28 +132,6 @@ def _compare(file: Published, last: Published | None, roster_hash: str) -> None:
             "Have you compared all of these words by telephone, and do they agree?",
             f"--roster-hash {roster.hash.hex()[:8]}... (all of it, once the words are compared)",
         )
-
-
-def _facts(file: Published) -> list[str]:
-    return [
-        f"Federation {file.name}, number {file.serial}; SuperLink {file.address}",
-        *rosters.bounds(file.roster).splitlines(),
-        "These bounds only tighten this site's own settings; node.toml stays as it is.",
-    ]
-
-
-def _words(file: Published) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
-    for heading in ("compare with", "what", "words"):
-        table.add_column(heading, overflow="fold")
-    rows = [
-        ("every other site", "hash of the roster", file.roster.hash),
-        ("the coordinator", "coordinator's key", file.coordinator),
-        *(("the reviewer", "reviewer's key", key) for key in file.reviewers),
-    ]
-    for other, what, data in rows:
-        table.add_row(other, what, "\n".join(fingerprint.lines(data)))
-    return table
 
 
 def _write(layout: Layout, file: Published, home: Path) -> None:

@@ -10,7 +10,6 @@ reads nothing of the gate's.
 
 from __future__ import annotations
 
-import itertools
 import os
 import pwd
 from collections.abc import Iterator
@@ -30,6 +29,16 @@ GATE_USER = "flhe-gate"
 """User of a system's gates."""
 UNIT, GATE_UNIT = "flower-supernode@.service", "flhe-gate@.service"
 CARD = ".card"
+
+
+class _Inside:
+    """Place of a file in the directory of settings."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, layout: Layout, _owner: type[Layout]) -> Path:
+        return layout.config / self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +72,22 @@ class Layout:
             home = Path(str(parse(f"{layout.settings}").get("flhe-home", layout.home)))
         return layout if home is None else replace(layout, home=home.absolute())
 
-    @property
-    def settings(self) -> Path:
-        """The node config."""
-        return self.config / "node.toml"
-
-    @property
-    def node_key(self) -> Path:
-        """Private key of the SuperNode."""
-        return self.config / "node.key"
+    settings = _Inside("node.toml")
+    """The node config."""
+    node_key = _Inside("node.key")
+    """Private key of the SuperNode."""
+    gate_certificate = _Inside(certificate.NAME)
+    """Certificate by which the SuperNode knows its gate; the key is beside it."""
+    roster = _Inside("roster")
+    """The roster that all sites have agreed on."""
+    authority = _Inside("ca.crt")
+    """Certificates that verify the SuperLink's."""
+    reviewers = _Inside("reviewers.yaml")
+    """Keys whose signature lets an app run."""
+    joined = _Inside("joined.flhe")
+    """The coordinator's file that this site has agreed to."""
+    rotated = _Inside("rotated")
+    """Directory of `site rotate`, until the site joins with the other key: its card, its home."""
 
     @property
     def gate_user(self) -> str | None:
@@ -83,45 +99,10 @@ class Layout:
         """Directory of the gate."""
         return Path("/var/lib/flhe-gate") / self.name if self.user else self.config / "gate"
 
-    @property
-    def gate_certificate(self) -> Path:
-        """Certificate by which the SuperNode knows its gate; the key is beside it."""
-        return self.config / certificate.NAME
-
-    @property
-    def roster(self) -> Path:
-        """The roster that all sites have agreed on."""
-        return self.config / "roster"
-
-    @property
-    def authority(self) -> Path:
-        """Certificates that verify the SuperLink's."""
-        return self.config / "ca.crt"
-
-    @property
-    def reviewers(self) -> Path:
-        """Keys whose signature lets an app run."""
-        return self.config / "reviewers.yaml"
-
-    @property
-    def joined(self) -> Path:
-        """The coordinator's file that this site has agreed to."""
-        return self.config / "joined.flhe"
-
-    @property
-    def rotated(self) -> Path:
-        """Directory of `site rotate`, until the site joins with the other key: its card, its home."""
-        return self.config / "rotated"
-
     def next_home(self) -> Path | None:
         """Return the state directory that `site rotate` made, until the site joins with it."""
         path = self.rotated / "home"
         return Path(path.read_text(encoding="utf-8")) if path.exists() else None
-
-    def new_home(self) -> Path:
-        """Return a state directory for another identity; it does not exist yet."""
-        names = (self.home.with_name(f"{self.name}-{number}") for number in itertools.count(2))
-        return next(path for path in names if not path.exists())
 
     def card(self) -> tuple[Path, Card]:
         """Return this site's card and its file; ConfigError unless there is one."""

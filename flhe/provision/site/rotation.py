@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 
-from flhe.answer import Answer
+from flhe.answer import Answer, confirm
 from flhe.errors import ConfigError
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.node.store import Store
 from flhe.provision import sites
-from flhe.provision.confirm import confirm
 from flhe.provision.federation.card import Card
 from flhe.provision.site.layout import CARD, Layout
+from flhe.wire import files
 
 
 def rotate(layout: Layout, *, yes: bool) -> Answer:
@@ -28,27 +28,24 @@ def rotate(layout: Layout, *, yes: bool) -> Answer:
             f"a rotation is under way, to {pending}: send {path} to the coordinator, and join the "
             "file that comes back"
         )
-    home = layout.new_home()
+    names = (layout.home.with_name(f"{layout.name}-{number}") for number in itertools.count(2))
+    home = next(path for path in names if not path.exists())
     if not yes:
         confirm(f"Make another identity in {home}, and a card for it?", "--yes")
-    before = os.umask(0o077)
-    try:
+    with files.private_umask():
         with layout.as_user():
             old, new = sites.existing(layout.home), Store(home).identity()
         enrolment = Enrolment.make(card.name, new, old)
         layout.make_config(layout.rotated)
         layout.write(path, Card.make(enrolment, card.node_key, new).to_bytes())
         layout.write(layout.rotated / "home", f"{home}".encode())
-    finally:
-        os.umask(before)
-    words = fingerprint.lines(new.public)
-    told = "".join(f"      {line}\n" for line in words)
     text = f"""A new identity is in {home}; {layout.home} stays in use.
 
-key  {new.public.hex()}
-{told}
+{fingerprint.shown("key", new.public)}
+
 1. Send {path} to the coordinator, and read the words to them: flhe federation add, publish.
 2. Every site joins the file that comes back, and starts its node again.
 Back the identity up now: flhe keys backup --home {home} --out {card.name}.backup"""
-    data = {"site": card.name, "key": new.public, "words": " ".join(words), "card": path}
+    words = " ".join(fingerprint.lines(new.public))
+    data = {"site": card.name, "key": new.public, "words": words, "card": path}
     return Answer({**data, "home": home}, text)

@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from flhe.answer import Answer, notes
+from flhe.answer import Answer, confirm, notes, table
 from flhe.errors import ConfigError, StoreError
 from flhe.gate import certificate
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.node.store import Store
 from flhe.provision import node_key, units
-from flhe.provision.confirm import confirm
 from flhe.provision.federation.card import Card
 from flhe.provision.site import node_file
 from flhe.provision.site.layout import CARD, GATE_UNIT, UNIT, Layout
@@ -59,15 +55,13 @@ def init(layout: Layout, site: str, *, yes: bool) -> Answer:
             f"{layout.config}: {site} is set up already, and nothing was written; look at it with "
             f"`flhe site status {layout.name}`"
         )
-    notes().print(_table(steps))
+    rows = [(step.what, step.where, step.access) for step in steps]
+    notes().print(table(("to make", "where", "who may read it"), rows))
     if not yes:
         confirm("Make these?", "--yes")
-    before = os.umask(0o077)
-    try:
+    with files.private_umask():
         for step in steps:
             step.make()
-    finally:
-        os.umask(before)
     return _answer(layout, steps)
 
 
@@ -169,27 +163,17 @@ def _card(layout: Layout, site: str, path: Path) -> None:
     layout.write(path, card.to_bytes())
 
 
-def _table(steps: list[Step]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("to make", "where", "who may read it"):
-        table.add_column(heading, overflow="fold")
-    for step in steps:
-        table.add_row(step.what, step.where, step.access)
-    return table
-
-
 def _answer(layout: Layout, steps: list[Step]) -> Answer:
     path, card = layout.card()
-    words = fingerprint.lines(card.public)
-    told = "".join(f"      {line}\n" for line in words)
     text = f"""{len(steps)} things made.
 
-key  {card.public.hex()}
-{told}
+{fingerprint.shown("key", card.public)}
+
 1. Send {path} to the coordinator; it holds no secret.
 2. The coordinator calls you. Read the words to them.
 3. They send {layout.name}.flhe back: flhe site join {layout.name}.flhe
 Back the identity up now: flhe keys backup --home {layout.home} --out {card.name}.backup"""
-    data = {"site": card.name, "key": card.public, "words": " ".join(words), "card": path}
+    words = " ".join(fingerprint.lines(card.public))
+    data = {"site": card.name, "key": card.public, "words": words, "card": path}
     made = [{"what": step.what, "where": step.where} for step in steps]
     return Answer({**data, "settings": layout.settings, "home": layout.home, "made": made}, text)

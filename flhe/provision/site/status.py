@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from flhe.answer import Answer, notes
+from flhe.answer import Answer, notes, table
 from flhe.errors import FlheError, StoreError
 from flhe.keys.roster import fingerprint
 from flhe.node import audit, federations
@@ -31,16 +30,17 @@ TRAINING = ("update", "resent", "answer")
 def status(layout: Layout) -> Answer:
     """Return the state of a site in one federation; nothing is changed."""
     data = state_of(layout)
-    table = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 2))
     for name, value in data.items():
         if not isinstance(value, list | dict):
-            table.add_row(
-                name.replace("_", " "), value.hex() if isinstance(value, bytes) else f"{value}"
-            )
-    tables: list[Any] = [table]
+            shown = value.hex() if isinstance(value, bytes) else f"{value}"
+            grid.add_row(name.replace("_", " "), shown)
+    tables: list[Any] = [grid]
     for title in ("rounds", "refused"):
         if rows := data[title]:
-            tables.append(_rows(title, rows[-5:]))
+            headings = (name.replace("_", " ") for name in rows[0])
+            cells = ((f"{value}" for value in row.values()) for row in rows[-5:])
+            tables.append(table(headings, cells, title=f"last {title}", title_justify="left"))
     return Answer(data, *tables)
 
 
@@ -68,10 +68,8 @@ def state_of(layout: Layout) -> dict[str, Any]:
         roster = joined.roster
         data |= {"superlink": joined.address, "file_number": joined.serial}
         data |= {"sites": len(roster.members), "roster": rosters.data(roster)}
-        data |= {
-            "roster_hash": roster.hash,
-            "roster_words": " ".join(fingerprint.lines(roster.hash)),
-        }
+        words = " ".join(fingerprint.lines(roster.hash))
+        data |= {"roster_hash": roster.hash, "roster_words": words}
     with layout.as_user():
         return data | _of_store(layout)
 
@@ -98,24 +96,18 @@ def _of_store(layout: Layout) -> dict[str, Any]:
         "refusals": len(refused),
         "bytes_out": sum(entry.bytes_out for entry in entries),
         "rounds": [_round(entry) for entry in rounds[-SHOWN:]],
-        "refused": [_refusal(entry) for entry in refused[-SHOWN:]],
+        "refused": [
+            {"time": e.when, "stage": e.stage, "code": e.code, "reason": e.reason}
+            for e in refused[-SHOWN:]
+        ],
     }
 
 
 def _round(entry: Entry) -> dict[str, Any]:
     result = "" if entry.result is None else entry.result.hex()
+    said = {"round": entry.round, "time": entry.when, "result": result}
     sent = {"bytes_out": entry.bytes_out, "seconds": entry.seconds, "answer": entry.answer}
-    return {
-        "round": entry.round,
-        "time": entry.when,
-        "result": result,
-        **sent,
-        "run": f"{entry.run}",
-    }
-
-
-def _refusal(entry: Entry) -> dict[str, Any]:
-    return {"time": entry.when, "stage": entry.stage, "code": entry.code, "reason": entry.reason}
+    return {**said, **sent, "run": f"{entry.run}"}
 
 
 def _budget(layout: Layout) -> str:
@@ -126,12 +118,3 @@ def _budget(layout: Layout) -> str:
     assert isinstance(spent, dict)
     limit = spent["max_epsilon"] or "no limit"
     return f"epsilon {spent['epsilon']:.3g} of {limit}, delta {spent['delta']:g}"
-
-
-def _rows(title: str, rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"last {title}", title_justify="left")
-    for heading in rows[0]:
-        table.add_column(heading.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{value}" for value in row.values()))
-    return table

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +33,11 @@ from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 from flhe.math.ring import Elements
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.keyed import KeyPairAdder
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import whose
 from flhe.wire.secret import Random
-
-if TYPE_CHECKING:
-    from flhe.schemes.batchcrypt.scheme import BatchCrypt
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,14 +43,6 @@ class Join:
         return x + self._a * ((y - x) * self._inverse % self._b)
 
 
-def _outside() -> ProtocolError:
-    """Return the error for a power that is not 1 modulo p; its text holds no number."""
-    return ProtocolError(
-        "sum refused: a ciphertext hides its plaintext outside the key's subgroup: it was changed on "
-        "its way, or this machine's memory or processor is at fault"
-    )
-
-
 class Crt:
     """Decryption with the two secret primes, which `SecretKey.check` has passed.
 
@@ -88,8 +80,13 @@ class Crt:
         logs = []
         for power in powmod_all(numbers, self._exponents[half], p, threads):
             log, one = divide(power, p)
+            if one != 1 and self._short:  # the text holds no number
+                raise ProtocolError(
+                    "sum refused: a ciphertext hides its plaintext outside the key's subgroup: it was "
+                    "changed on its way, or this machine's memory or processor is at fault"
+                )
             if one != 1:
-                raise _outside() if self._short else fault()
+                raise fault()
             logs.append(log)
         return logs
 

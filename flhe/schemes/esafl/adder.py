@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +36,12 @@ from flhe.schemes.base import Opener, Sealer, Secrets
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.keyed import JointKey
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import ResidueShell, each_piece, window, windows
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
-
-if TYPE_CHECKING:
-    from flhe.schemes.esafl.scheme import Esafl
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +39,11 @@ from flhe.math.ring import Elements
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.flashe import sparse
 from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.sparse import SparseTotal
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.schemes.shell import windows
 from flhe.wire.derive import hkdf
-
-if TYPE_CHECKING:
-    from flhe.schemes.flashe.scheme import Flashe
 
 MODES: tuple[Mode, ...] = ("double", "single")
 

@@ -23,11 +23,10 @@ EUROCRYPT 2012 (learning with rounding); docs/protocol.md for why q is prime.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,14 +40,11 @@ from flhe.math.prg import FieldElements, random_elements
 from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.presets import RingPreset
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import each_piece, window, windows
-from flhe.wire import canonical
-from flhe.wire.derive import PREFIX
+from flhe.wire.derive import hash_of
 from flhe.wire.secret import Random
-
-if TYPE_CHECKING:
-    from flhe.schemes.sash.scheme import Sash
 
 WORD = 32
 """log2(p): bits that one value takes on the wire."""
@@ -189,8 +185,7 @@ def public_key(preset: RingPreset, slot: Slot) -> bytes:
     `a` may serve every round of the epoch, because seeds are fresh for each ciphertext. The server
     does not influence the epoch's id, so it cannot choose an `a` with a trapdoor.
     """
-    fields = [PREFIX + "sash-a", preset.name, slot.run_id, slot.roster_hash, slot.epoch]
-    return hashlib.sha256(canonical.dumps(fields)).digest()
+    return hash_of("sash-a", preset.name, slot.run_id, slot.roster_hash, slot.epoch)
 
 
 def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
