@@ -42,7 +42,7 @@ class Card(Record):
     signature: Signature = field(repr=False)
 
     def _validate(self) -> None:
-        body = dumps([self.enrolment.to_bytes(), self.node_key])
+        body = _body(self.enrolment, self.node_key)
         verify_statement(self.enrolment.member.public, self.signature, "card", body)
         try:
             check_point(self.node_key)
@@ -62,10 +62,13 @@ class Card(Record):
     @classmethod
     def make(cls, enrolment: Enrolment, node_key: bytes, identity: Identity) -> Card:
         """Make the card of the site that has `identity`."""
-        body = dumps([enrolment.to_bytes(), node_key])
-        return cls(enrolment, node_key, identity.state("card", body))
+        return cls(enrolment, node_key, identity.state("card", _body(enrolment, node_key)))
 
     @classmethod
     def read(cls, path: Path) -> Card:
         """Read a card; ConfigError if the file cannot be read, and the errors of `from_bytes`."""
         return cls.from_bytes(public_files.read(path, MAX_FILE, "the card"))
+
+
+def _body(enrolment: Enrolment, node_key: bytes) -> bytes:
+    return dumps([enrolment.to_bytes(), node_key])
