@@ -147,7 +147,11 @@ def learn(
         how: Any = {"homes": Path(scratch), "node_config": lambda _: ALLOWING, "workers": 2}
         with InProcessGrid(app, setting.clients, **how) as grid:
             strategy = run.strategy(setting, max(len(part.train.labels) for part in parts), note)
-            strategy.start(grid, ArrayRecord(first.state_dict()), run.rounds_of(setting))
+            strategy.start(
+                grid=grid,
+                initial_arrays=ArrayRecord(first.state_dict()),
+                num_rounds=run.rounds_of(setting),
+            )
     return curve
 
 

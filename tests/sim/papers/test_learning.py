@@ -127,7 +127,8 @@ def test_a_comparison_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [at[:2] for at in heard] == [(1, 3), (2, 3), (3, 3)]
     assert heard[0][2] == f"{PLAIN.name}: accuracy {plain.accuracy[0]:.4f}"
     assert [curve.name for curve in ours] == ["ESAFL", "SASH"]
-    assert all(curve.loss == pytest.approx(plain.loss, abs=0.01) for curve in ours)
+    for curve in ours:
+        assert curve.loss == pytest.approx(plain.loss, abs=0.01), curve.name
 
 
 def test_fewer_rounds_shorten_every_run() -> None:
