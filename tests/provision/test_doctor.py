@@ -21,6 +21,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from flhe.errors import ConfigError
+from flhe.gate import certificate
 from flhe.gate.delivery import Delivery
 from flhe.gate.judge import Verdict
 from flhe.gate.objects import read_tree
@@ -452,14 +453,14 @@ def test_federations_are_counted(config: dict[str, object]) -> None:
 # --- TLS ---
 
 
-def certificate(folder: Path, days: int, after: int = 0, ip: str = "127.0.0.1") -> TlsFiles:
+def certified(folder: Path, days: int, after: int = 0, ip: str = "127.0.0.1") -> TlsFiles:
     """Of an authority and a server, made as if today were so many days later."""
     then = datetime.now(UTC) + timedelta(after)
     clock = SimpleNamespace(now=lambda _: then)
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         later = SimpleNamespace(datetime=clock, UTC=UTC, timedelta=timedelta)
-        patch.setattr(tls, "datetime", later)
+        patch.setattr(certificate, "datetime", later)
         patch.setattr(tls, "LOOPBACK", ip)
         return tls.make(folder, "hospital-a", ip, days)
 
@@ -506,14 +507,14 @@ def serve() -> Iterator[Any]:
     ],
 )
 def test_tls(serve: Any, tmp_path: Path, how: dict[str, Any], level: str, says: str) -> None:
-    server = certificate(tmp_path / "pki", **how)
+    server = certified(tmp_path / "pki", **how)
     check = check_tls(serve(server), server.authority)
     assert (check.level, says in check.says) == (level, True), check
 
 
 def test_tls_that_is_none(serve: Any, tmp_path: Path) -> None:
-    roots = certificate(tmp_path / "pki", days=90).authority
-    stranger = certificate(tmp_path / "other", days=90)
+    roots = certified(tmp_path / "pki", days=90).authority
+    stranger = certified(tmp_path / "other", days=90)
     assert "cannot be verified" in check_tls(serve(stranger), roots).says
     assert "answers without TLS" in check_tls(serve(None), roots).says
     closed = socket.create_server(("127.0.0.1", 0))
