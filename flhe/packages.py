@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import re
 import shlex
 import sys
@@ -13,7 +12,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Literal
 
-from flhe.errors import ConfigError, PackageError
+from flhe.errors import ConfigError, PackageError, logger
 
 Role = Literal["node", "server"]
 
@@ -55,7 +54,7 @@ def untested_flower() -> tuple[str, str] | None:
 def warn_untested_flower() -> None:
     """Log it, once a process."""
     if found := untested_flower():
-        logging.getLogger("flhe").warning("%s: %s", *found)
+        logger.warning("%s: %s", *found)
 
 
 def _minor(version: str) -> tuple[int, ...]:

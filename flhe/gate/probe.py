@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import tempfile
 import time
@@ -29,6 +28,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
+from flhe.errors import logger
 from flhe.gate.delivery import Delivery
 from flhe.gate.ledger import Ledger
 from flhe.gate.policy import GatePolicy
@@ -133,7 +133,6 @@ def _requests(reply: Message) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def _silent() -> Iterator[None]:
     """Keep refusals, which are what is expected, out of the caller's log."""
-    logger = logging.getLogger("flhe")
     before, logger.disabled = logger.disabled, True
     try:
         yield

@@ -7,7 +7,6 @@ In a selection round each node reports parameter sensitivities: from an app's fu
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import PROMISED, Plain
 from flhe.coding.flatten import Arrays
-from flhe.errors import ReplyError
+from flhe.errors import ReplyError, logger
 from flhe.keys.agreement.voids import Void
 from flhe.mods import records, staged
 from flhe.mods.app import App
@@ -30,7 +29,7 @@ from flhe.training.kind import EVALUATION, LAST, evaluation_part
 from flhe.training.sensitivity import map_of
 from flhe.training.warm import warm
 
-say_once = functools.cache(logging.getLogger("flhe").warning)
+say_once = functools.cache(logger.warning)
 """Log a warning here, once for each process."""
 
 

@@ -15,7 +15,6 @@ All waits have a timeout.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import secrets
 import subprocess
@@ -28,13 +27,11 @@ from typing import NoReturn
 import numpy as np
 
 from flhe.coding.pack import run_all
-from flhe.errors import FaultError, FlheError
+from flhe.errors import FaultError, FlheError, logger
 from flhe.math.bigint import Big, from_rows, to_rows
 from flhe.schemes.batchcrypt.powers import fault
 from flhe.schemes.batchcrypt.residues import Residues, in_lanes
 from flhe.wire.secret import Random
-
-logger = logging.getLogger("flhe")
 
 SMALL = 256
 """Minimum count for child processes: one takes 0.2 s to start, and makes its own tables."""
