@@ -71,12 +71,17 @@ class Slot(Record):
 
     def context(self) -> tuple[int | bytes | str, ...]:
         """Return the inputs of this sum's keys, in order; an update's purpose is left out."""
-        values: tuple[int | bytes | str, ...] = tuple(self.to_fields())
-        return values[:-1] if self.purpose == UPDATE else values
+        return _context_of(self)
 
     def digest(self) -> bytes:
         """Return the SHA-256 of all fields, 32 bytes; it names the slot in signed messages."""
         return _digest_of(self)
+
+
+@functools.lru_cache(maxsize=16)
+def _context_of(slot: Slot) -> tuple[int | bytes | str, ...]:
+    values: tuple[int | bytes | str, ...] = tuple(slot.to_fields())
+    return values[:-1] if slot.purpose == UPDATE else values
 
 
 @functools.lru_cache(maxsize=16)
