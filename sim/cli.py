@@ -132,7 +132,7 @@ for _command, _panel, *_examples in (
         bench,
         RESEARCH,
         "flhe bench flashe sash --values 10000 --repeats 3",
-        "flhe bench --round flashe --cohort 3 --images 50 --repeats 1",
+        "flhe bench --round flashe --task digits --cohort 3 --repeats 1",
         "flhe bench --round --deployed --values 100000",
         "flhe bench --memory --values 100000000",
     ),
