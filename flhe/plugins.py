@@ -29,8 +29,12 @@ class Plugins(Generic[T]):
     ) -> None:
         self.what, self.group, self.own, self._check = what, group, own, check
         self._loaded: dict[str, type[T]] = {}
+        self._found: dict[str, str] | None = None
 
     def _places(self) -> dict[str, str]:
+        # Once: it reads a file of every installed distribution, and a node asks at each message.
+        if self._found is not None:
+            return self._found
         places = dict(self.own)
         for point in metadata.entry_points(group=self.group):
             if places.setdefault(point.name, point.value) != point.value:
@@ -41,6 +45,7 @@ class Plugins(Generic[T]):
                     point.value,
                     places[point.name],
                 )
+        self._found = places  # whole, or another thread would miss some
         return places
 
     def names(self) -> tuple[str, ...]:

@@ -99,6 +99,12 @@ def install(path: Path, group: str, names: Mapping[str, str], module: str, code:
     (folder / "entry_points.txt").write_text(f"[{group}]\n{points}")
 
 
+def look_again(plugins: Plugins[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was installed since, until the test ends: a process looks only once."""
+    monkeypatch.setattr(plugins, "_loaded", dict(plugins._loaded))
+    monkeypatch.setattr(plugins, "_found", None)
+
+
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plugins[Any]:
     """Some of ours, and more of a distribution that is installed beside them."""
@@ -185,7 +191,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "flhe.codecs", {"heavy": "flhe_heavy:Heavy"}, "flhe_heavy", CODEC)
     monkeypatch.syspath_prepend(tmp_path)
     for plugins in (SCHEMES, CODECS):
-        monkeypatch.setattr(plugins, "_loaded", dict(plugins._loaded))
+        look_again(plugins, monkeypatch)
 
 
 @pytest.mark.usefixtures("theirs")
@@ -211,7 +217,7 @@ def test_a_scheme_that_is_none_harms_no_other(
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "flhe_theirs_none", raising=False)
-    monkeypatch.setattr(SCHEMES, "_loaded", {})
+    look_again(SCHEMES, monkeypatch)
     with pytest.raises(ConfigError, match="needs FORM = Form"):
         SCHEMES.named("theirs")
     assert Flashe in SCHEMES.all()
