@@ -76,6 +76,7 @@ def _folded(key: str) -> str:
     return key.casefold().replace("_", "-").lstrip("-#'\" ")
 
 
+@functools.lru_cache
 def _is_ours(folded: str) -> bool:
     """Return whether flhe's setting was meant, and not the app's own, such as `partition-id`."""
     return folded.startswith("flhe") or bool(get_close_matches(folded, settings(), 1, 0.87))

@@ -20,7 +20,7 @@ from flhe.wire.canonical import dumps
 from flhe.wire.derive import hash_of
 from flhe.wire.fields import U32, Rule, at_most, within
 from flhe.wire.printable import printable
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Kept
 
 MAX_BYTES = 1 << 18
 MAX_ROUNDS = 1 << 24
@@ -32,7 +32,7 @@ _Share = Annotated[float, Rule("0 to 1", lambda value: 0 <= value <= 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Contract(Record):
+class Contract(Kept):
     """Settings of one run.
 
     Parameters

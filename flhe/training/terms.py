@@ -20,7 +20,7 @@ from flhe.schemes.base import MAX_COHORT, Adder, fits
 from flhe.schemes.registry import SCHEMES, SchemeField
 from flhe.schemes.selective import Selective
 from flhe.training.optimizer import Optimizer
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Kept
 
 VERSION = 9
 MAX_BYTES = 1 << 17
@@ -39,7 +39,7 @@ EVALUATE_METRICS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Terms(Record):
+class Terms(Kept):
     """Public parameters of an update's encoding and encryption.
 
     Parameters

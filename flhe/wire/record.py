@@ -20,6 +20,7 @@ the data.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self, TypeVar
@@ -143,6 +144,29 @@ class Record:
             if form.damaged is None:
                 raise
             raise form.fault(str(error)) from None
+
+
+class Kept(Record):
+    """A public record that each message names: a process encodes it once, and decodes it once."""
+
+    @functools.cached_property
+    def _encoded(self) -> bytes:
+        return Record.to_bytes(self)
+
+    def to_bytes(self) -> bytes:
+        """Encode as canonical CBOR, the same bytes on every machine."""
+        return self._encoded
+
+    @classmethod
+    def from_bytes(cls, data: bytes, most: int | None = None) -> Self:
+        """Decode the output of `to_bytes`; raises as `Record.from_bytes`."""
+        made: Self = _decoded(cls, bytes(data), most)  # type: ignore[arg-type]  # classes hash
+        return made
+
+
+@functools.lru_cache(maxsize=16)
+def _decoded(cls: type[Kept], data: bytes, most: int | None) -> Any:
+    return super(Kept, cls).from_bytes(data, most)
 
 
 def _by_name(form: Form, specs: Iterable[str], stored: Any) -> dict[str, Any]:

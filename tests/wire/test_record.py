@@ -27,6 +27,7 @@ from flhe.wire.fields import (
     within,
 )
 from flhe.wire.record import Form, Record, frame, unframe
+from flhe.wire.record import Kept as KeptRecord
 from flhe.wire.secret import Secret
 
 
@@ -209,3 +210,23 @@ def test_a_type_without_an_encoding_is_a_mistake_of_ours() -> None:
 
     with pytest.raises(TypeError, match="has no encoding in a record"):
         Odd()
+
+
+@dataclass(frozen=True, slots=True)
+class Named(KeptRecord):
+    FORM = Form("named", most=200, kind="named", version=1)
+
+    name: str = ""
+
+
+def test_what_is_kept_is_one_object_and_still_bounded() -> None:
+    data = Named("a").to_bytes()
+    made = Named.from_bytes(data)
+    assert made == Named("a")
+    assert Named.from_bytes(bytearray(data)) is made  # type: ignore[arg-type]
+    assert replace(made, name="b").to_bytes() == Named("b").to_bytes() != data
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="at most 3 are accepted"):
+            Named.from_bytes(data, 3)
+        with pytest.raises(ProtocolError, match="after the end"):
+            Named.from_bytes(data + b"\0")

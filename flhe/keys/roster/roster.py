@@ -26,7 +26,7 @@ from flhe.keys.identity import check_public
 from flhe.keys.roster.limits import NONE, Limits
 from flhe.schemes import PLAIN
 from flhe.wire.fields import Hash, matching, within
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Kept, Record
 
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
@@ -54,7 +54,7 @@ class Member(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Roster(Record):
+class Roster(Kept):
     """The members, 3 to 1024, and their bounds; sorted here, so the order of writing is irrelevant.
 
     Keys are unique, and so are names, ignoring case. `collusion` is c, the number of members that
