@@ -127,6 +127,7 @@ class InProcessGrid(Grid):
             for i in range(nodes)
         }
         self._box: dict[str, _Packed] = {}
+        self._arrived = threading.Event()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="node")
         self._count = 0
@@ -180,6 +181,11 @@ class InProcessGrid(Grid):
             there = [self._box.pop(i) for i in list(message_ids) if i in self._box]
         return [packed.unpack() for packed in there]
 
+    def wait_for_reply(self, seconds: float) -> None:
+        """Wait for the next reply, at most `seconds`."""
+        self._arrived.wait(seconds)
+        self._arrived.clear()  # before the server looks, so none is missed
+
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
@@ -187,12 +193,12 @@ class InProcessGrid(Grid):
         pending = set(self.push_messages(messages))
         replies: list[Message] = []
         deadline = time.monotonic() + (3600 if timeout is None else timeout)
-        while pending and time.monotonic() < deadline:
+        while pending and (left := deadline - time.monotonic()) > 0:
             for reply in self.pull_messages(pending):
                 replies.append(reply)
                 pending.discard(reply.metadata.reply_to_message_id)
             if pending:
-                time.sleep(0.001)
+                self.wait_for_reply(left)
         return replies
 
     def _work(self, node: int, packed: _Packed, message_id: str) -> None:
@@ -204,9 +210,12 @@ class InProcessGrid(Grid):
 
     def _put(self, message_id: str, reply: Message) -> None:
         node = reply.metadata.src_node_id
-        packed = self._pack("up", node, reply, message_id + "-reply")
+        self._keep(message_id, self._pack("up", node, reply, message_id + "-reply"))
+
+    def _keep(self, message_id: str, reply: _Packed) -> None:
         with self._lock:
-            self._box[message_id] = packed
+            self._box[message_id] = reply
+        self._arrived.set()
 
     @staticmethod
     def _error(message: Message, code: int, reason: str) -> Message:

@@ -115,8 +115,7 @@ class Apart(InProcessGrid):
         self.peaks += [{"node": node, "stage": told["stage"], **each} for each in told["peaks"]]
         packed._head, packed._contents = told["head"], _Files(folder, told["names"])
         packed._message_id = f"{message_id}-reply"
-        with self._lock:
-            self._box[message_id] = packed
+        self._keep(message_id, packed)
 
 
 class _Files(dict[str, Any]):

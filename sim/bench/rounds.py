@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,39 +70,6 @@ class Setting:
         ):
             if value < least:
                 raise ConfigError(f"--{name} {value}: must be at least {least}")
-
-
-class PromptGrid(InProcessGrid):
-    """A grid that wakes its server at every reply.
-
-    Flower's grid looks every 3 s and ours more often; how long a reply lies there is no scheme's cost.
-    """
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._arrived = threading.Event()
-
-    def wait_for_reply(self, seconds: float) -> None:
-        """Wait for a reply, for so long at most."""
-        self._arrived.wait(seconds)
-        self._arrived.clear()  # before its server looks, so none is missed
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """Push, then wait for all replies: these nodes all answer."""
-        pending, replies = set(self.push_messages(messages)), list[Message]()
-        while pending:
-            found = self.pull_messages(pending)
-            replies += found
-            pending -= {reply.metadata.reply_to_message_id for reply in found}
-            if pending:
-                self.wait_for_reply(60.0)
-        return replies
-
-    def _put(self, message_id: str, reply: Message) -> None:
-        super()._put(message_id, reply)
-        self._arrived.set()
 
 
 class _Over(Exception):  # noqa: N818  # no error: it ends a run whose rounds are not needed
@@ -185,7 +152,7 @@ def bench(schemes: Sequence[str], setting: Setting, progress: Progress = silent)
         for name in names:
             seconds: Seconds = defaultdict(float)
             app = client_app(setting, data, seconds, *([] if name == PLAIN else [HEMod()]))
-            grid = PromptGrid(app, setting.clients, homes=homes / name)
+            grid = InProcessGrid(app, setting.clients, homes=homes / name)
             stack.callback(grid.close)
             run = Turns(name, setting.clients, _work(name, setting, grid), seconds)
             stack.callback(run.end)  # before its grid is closed
@@ -204,7 +171,7 @@ def title(setting: Setting) -> str:
     )
 
 
-def _work(name: str, setting: Setting, grid: PromptGrid) -> Callable[[OnRound], object]:
+def _work(name: str, setting: Setting, grid: InProcessGrid) -> Callable[[OnRound], object]:
     def work(on_round: OnRound) -> object:
         arrays = ArrayRecord(new_model(task_named(setting.task), SEED).state_dict())
         # One more than are counted, so that no counted turn has the run's end in it.

@@ -428,6 +428,9 @@ class ChaosGrid(InProcessGrid):
 
         world.deliver(fault, serve, hear)
 
+    def wait_for_reply(self, seconds: float) -> None:
+        grid_module.time.sleep(seconds)
+
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         wanted = list(message_ids)
         self.world.arrive()

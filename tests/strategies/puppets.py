@@ -21,6 +21,7 @@ from flhe.mods import HEMod, records
 from flhe.node import audit
 from flhe.node.store import Store
 from flhe.strategies import HEStrategy
+from flhe.strategies import grid as grid_module
 from flhe.strategies.report import RoundReport
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
@@ -234,6 +235,10 @@ class Puppets(InProcessGrid):
 
     def send_and_receive(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("this one waits for everyone")
+
+    def wait_for_reply(self, seconds: float) -> None:
+        """Wait as `Clock` has it: nobody works meanwhile."""
+        grid_module.time.sleep(seconds)
 
     def _put(self, message_id: str, reply: Message) -> None:
         node, stage = self._about[message_id]
