@@ -96,9 +96,7 @@ class ServerReader:
         """
         lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
         state = self.terms.codec.recall(model.layout, model.memory)
-        # `read` writes into the masters: a sum that fails midway must not leave half a model.
-        copy = replace(model, masters={name: a.copy() for name, a in model.masters.items()})
-        after, totals = read(self.terms, copy, total, lanes, state)
+        after, totals = read(self.terms, model, total, lanes, state)
         told = served(after.arrays(), after.round)
         return replace(after, history=told.history), totals
 

@@ -262,7 +262,9 @@ def test_the_server_reads_what_a_member_opens(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Quantize, "offset", 0.0)
     senders, adam = (0, 1, 3, 4), Optimizer("fedadam")
     here = Served(dataclasses.replace(SERVER, optimizer=adam), 5)
+    before = encoded(here.model)
     model, totals = here.read(here.total(*senders))
+    assert encoded(here.model) == before  # a resumed server opens the sum again, from this model
     members = sessions(dataclasses.replace(TERMS, optimizer=adam), 5, here.model, collusion=1)
     parts = [part(s, here.model, examples=10 * (s.epoch.rank + 1)) for s in members]
     there = Round(members, here.model, parts)
