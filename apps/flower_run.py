@@ -91,13 +91,15 @@ class FlowerRun:
         return self._outcome
 
     def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
-        """Return when the simulation's process is gone; fail if Flower's own end first."""
+        """Return when the run is complete or its process gone; fail if Flower's own end first."""
         from flhe_app.processes import describe_exit
 
         limit = time.monotonic() + SIMULATION_S
         known: set[str] = set()
         while True:
             self._tick()
+            if self._complete():  # Flower and Ray take seconds to end by themselves
+                return
             if superlink.poll() is not None:
                 self._fail(f"flower-superlink {describe_exit(superlink.returncode)} during the run")
             running = children.commands_below(superlink.pid)
@@ -115,18 +117,22 @@ class FlowerRun:
     def _settle(self, children: Children, stream: Process) -> None:
         """Trust the server's record of its end; if it has none, ask Flower for the reason."""
         limit = time.monotonic() + STREAM_S
-        while stream.poll() is None and time.monotonic() < limit:
+        while not self._complete() and stream.poll() is None and time.monotonic() < limit:
             self._tick()
         self._tick()
-        reported = len(self._outcome.rounds) == self._settings.total_rounds
-        complete = self._outcome.done and (reported or self._dir.resumed)  # a crash can cost a line
-        if complete and Path(self._settings.sealed_model).exists():
+        if self._complete():
             return
         self._fail(
             self._outcome.failure
             or last_exception(self._log, self._log_start)
             or self._flowers_reason(children)
         )
+
+    def _complete(self) -> bool:
+        """Return whether the server said that it is done, its last word, and the model is there."""
+        reported = len(self._outcome.rounds) == self._settings.total_rounds
+        complete = self._outcome.done and (reported or self._dir.resumed)  # a crash can cost a line
+        return complete and Path(self._settings.sealed_model).exists()
 
     def _flowers_reason(self, children: Children) -> str:
         """Return `flwr ls`'s reason for the end; under load it answers late, or not at all."""

@@ -126,6 +126,7 @@ def test_what_the_server_wrote_at_its_end_is_trusted(tmp_path: pathlib.Path) -> 
         _fail=asked.append,
         _flowers_reason=lambda _: "asked",
     )
+    run._complete = lambda: FlowerRun._complete(run)
     stream: Any = SimpleNamespace(poll=lambda: 0)
     run._log.touch()
     FlowerRun._settle(run, Children.__new__(Children), stream)
