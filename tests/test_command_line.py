@@ -60,7 +60,7 @@ SLOW = (
     "site start",
     "tables flashe",
     "audit",
-    "bench --round --deployed",
+    "bench --round",
     "bench --memory",
     "compare-privacy",
     "rehearse",

@@ -52,10 +52,10 @@ class LyingGrid(InProcessGrid):
         """Ask one site, and wait for its answer; TimeoutError where none comes."""
         [message_id] = super().push_messages([Message(content, FIRST + site, kind)])
         until = time.monotonic() + WAIT_S
-        while time.monotonic() < until:
+        while (left := until - time.monotonic()) > 0:
             for reply in self.pull_messages([message_id]):
                 return reply
-            time.sleep(0.0005)
+            self.wait_for_reply(left)
         raise TimeoutError(f"site {site} did not answer")
 
     def _put(self, message_id: str, reply: Message) -> None:
