@@ -182,9 +182,9 @@ class InProcessGrid(Grid):
         return [packed.unpack() for packed in there]
 
     def wait_for_reply(self, seconds: float) -> None:
-        """Wait for the next reply, at most `seconds`."""
-        self._arrived.wait(seconds)
-        self._arrived.clear()  # before the server looks, so none is missed
+        """Wait for the next reply, at most `seconds` or a moment: another thread may wait too."""
+        self._arrived.wait(min(seconds, 0.1))
+        self._arrived.clear()  # before the server looks, so it misses none
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
