@@ -66,7 +66,7 @@ SLOW = (
     "rehearse",
     "crowd",
 )
-"""Examples that take minutes, or never end: they are parsed, and not run."""
+"""Examples that take long, or never end: they are parsed, and not run."""
 QUICK = [each for each in EXAMPLES if not each.startswith(tuple(f"flhe {slow}" for slow in SLOW))]
 NARROW = {"COLUMNS": "80", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "1"}
 """A terminal of 80 columns where nobody wants colours."""
