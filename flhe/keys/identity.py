@@ -42,13 +42,14 @@ class Identity:
 
     seed: bytes
     public: bytes = field(init=False)
+    _key: Ed25519PrivateKey = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, bytes) or len(self.seed) != 32:
             raise ConfigError("Identity: the seed must be 32 bytes; make one with `generate()`")
         object.__setattr__(self, "seed", Secret(self.seed))
-        public = Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw()
-        object.__setattr__(self, "public", public)
+        object.__setattr__(self, "_key", Ed25519PrivateKey.from_private_bytes(self.seed))
+        object.__setattr__(self, "public", self._key.public_key().public_bytes_raw())
 
     @classmethod
     def generate(cls, random: Random = secrets.token_bytes) -> Identity:
@@ -57,7 +58,7 @@ class Identity:
 
     def sign(self, message: bytes) -> bytes:
         """Sign `message`; 64 bytes, the same for the same message."""
-        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)
+        return self._key.sign(message)
 
     def state(self, kind: Statement, body: bytes) -> bytes:
         """Sign `body` as a statement; 64 bytes."""

@@ -26,7 +26,7 @@ from flhe.training.kind import EVALUATION
 from flhe.training.query import QUERY
 from flhe.wire.canonical import dumps
 from flhe.wire.fields import U32, Hash, size
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Kept, Record
 
 Mark = tuple[U32, U32, U32]
 UNUSED: Mark = (0, 0, 0)
@@ -78,8 +78,8 @@ class SignedSet(Record):
     answered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Journal(Record):
+@dataclass(frozen=True)
+class Journal(Kept):
     """The last uses of one federation's keys.
 
     `witness` is the witness's name, `entry` its content and `before` its previous content, 16

@@ -135,12 +135,13 @@ def append(path: Path, lines: bytes, limit: int) -> None:
 def sweep(root: Path) -> None:
     """Remove unfinished files that a crash left below `root`, once they are an hour old."""
     with os_errors("clean up"):
-        for left in root.rglob(".*"):
-            if not _BESIDE.fullmatch(left.name) or left.is_symlink() or not left.is_file():
-                continue
-            with suppress(FileNotFoundError):  # another process removed it first
-                if time.time() - left.stat().st_mtime > UNFINISHED_S:
-                    erase(left)
+        for folder, _, names in os.walk(root):
+            for left in (Path(folder) / name for name in names if _BESIDE.fullmatch(name)):
+                if left.is_symlink() or not left.is_file():
+                    continue
+                with suppress(FileNotFoundError):  # another process removed it first
+                    if time.time() - left.stat().st_mtime > UNFINISHED_S:
+                        erase(left)
 
 
 def erase(path: Path) -> None:

@@ -147,7 +147,7 @@ class Record:
 
 
 class Kept(Record):
-    """A public record that each message names: a process encodes it once, and decodes it once."""
+    """A public record that is read many times: a process encodes it once, and decodes it once."""
 
     @functools.cached_property
     def _encoded(self) -> bytes:
@@ -164,7 +164,7 @@ class Kept(Record):
         return made
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def _decoded(cls: type[Kept], data: bytes, most: int | None) -> Any:
     return super(Kept, cls).from_bytes(data, most)
 
