@@ -55,12 +55,17 @@ def test_what_is_spent_is_spent(budget: Budget) -> None:
         budget.check(Mechanism(1000.0, 1.0))  # of any kind, all add up
 
 
-def test_looking_spends_nothing(budget: Budget) -> None:
+def test_looking_spends_and_writes_nothing(budget: Budget) -> None:
     budget.check(NOISE, 3)
     budget.check(NOISE, 3)
+    spend(budget, 1)
+    before = budget.store.read(LEDGER)
+    budget.check_kept()
+    budget.check(NOISE, 2)
     with pytest.raises(BudgetError):
-        budget.check(NOISE, 4)
-    spend(budget, 3)
+        budget.check(NOISE, 3)
+    assert budget.store.read(LEDGER) == before
+    spend(budget, 2)
 
 
 @pytest.mark.parametrize("spent", [0, 1])
