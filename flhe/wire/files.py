@@ -51,13 +51,13 @@ def make_private(path: Path, where: str = HOME) -> None:
     _check_private(status, where, "700")
 
 
-def read(path: Path) -> bytes:
+def read(path: Path | str) -> bytes:
     """Return the content of a file. Raises StoreError if it is missing or others may read it."""
     with os_errors("read"), os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         return file.read()
 
 
-def mapped(path: Path) -> memoryview:
+def mapped(path: Path | str) -> memoryview:
     """Return the content of a file, read from the disk as it is used; raises as `read` does.
 
     For files that are replaced as a whole: changes within the file would show in the result, and a
@@ -227,7 +227,7 @@ def _write_all(handle: int, chunks: Iterable[Buffer]) -> None:
         os.fsync(handle)
 
 
-def _open(path: Path, flags: int) -> int:
+def _open(path: Path | str, flags: int) -> int:
     """Open a file of ours; a FIFO must not hang us."""
     handle = os.open(path, flags | os.O_NONBLOCK | SAFE, 0o600)
     try:
