@@ -21,8 +21,8 @@ from flhe.errors import (
     QuorumError,
     RangeError,
 )
-from flhe.keys.agreement import masking
-from flhe.keys.agreement.answers import check_answer
+from flhe.keys.agreement import masking, pairs
+from flhe.keys.agreement.answers import box_key, check_answer
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.pairs import derived_share, open_share, seal_share
 from flhe.keys.agreement.thresholds import Thresholds
@@ -302,6 +302,32 @@ def test_an_answer_that_is_not_by_that_member_for_this_set(
         check_answer(told.circle, told.slot, told.survivors, answer, sealed=False)
     with pytest.raises(error, match=text):
         told.combine([answer, *told.releases((1, 3, 4, 5))])
+
+
+def test_an_answer_that_holds_no_share_is_named() -> None:
+    told = six()
+    answer = told.answer(5, b"\xff" * len(told.agreed[5].share))
+    with pytest.raises(ProtocolError, match="of rank 5: a share holds what is no field element"):
+        check_answer(told.circle, told.slot, told.survivors, answer, sealed=False)
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_sealed_answer_that_holds_no_share_costs_nobody_the_sum(
+    opens: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server passes it on unread; members go on while enough remain."""
+    told = six()
+    reader, key = told.epochs[0], box_key(told.epochs[5], told.slot, 5)
+    header = told.circle.header(told.slot, UNMASK, 5, told.circle.about(told.survivors))
+    junk = b"\xff" * len(told.agreed[5].share)
+    bad = told.answer(5, pairs.boxed(key, junk, header.to_bytes() if opens else b"", bytes))
+    enough = told.releases((0, 1, 3, 4), sealed=True)
+    with caplog.at_level("WARNING", "flhe"):
+        assert told.combine([bad, *enough], reader) == told.total()
+    assert caplog.messages[0].startswith("the answer to unmask")
+    assert caplog.messages[0].endswith(": left out")
+    with pytest.raises((ProtocolError, AuthenticationError), match="rank 5"):
+        told.combine([bad, *enough[1:]], reader)
 
 
 @pytest.mark.parametrize("sealed", [False, True])

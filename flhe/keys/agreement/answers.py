@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flhe.errors import ProtocolError, QuorumError, SharesError, logger
+from flhe.errors import (
+    AuthenticationError,
+    FlheError,
+    ProtocolError,
+    QuorumError,
+    SharesError,
+    logger,
+)
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.pairs import OVERHEAD, unboxed, unpack_elements
@@ -59,8 +66,8 @@ def check_answer(
 ) -> tuple[int, bytes]:
     """Return the rank and payload of a member's answer to UNMASK.
 
-    Raises ProtocolError: malformed, of another length, or by a member that is not a survivor;
-    AuthenticationError: not signed by that member for this set.
+    Raises ProtocolError: malformed, of another length, no share, or by a member that is not a
+    survivor; AuthenticationError: not signed by that member for this set.
     """
     length = circle.answer_bytes + (OVERHEAD if sealed else 0)
     found = Answer.from_bytes(answer, length + 256)
@@ -71,7 +78,18 @@ def check_answer(
         raise ProtocolError(f"answer to unmask: {len(payload)} bytes, it takes {length}")
     header = circle.header(slot, UNMASK, rank, circle.about(survivors))
     circle.verify(header, payload, found.signature)
+    if not sealed:
+        _check_share(circle, rank, payload)
     return rank, payload
+
+
+def _check_share(circle: SharingParameters, rank: int, payload: bytes) -> None:
+    """Refuse what is no sum of shares; a partial decryption is checked where it is used."""
+    try:
+        if not circle.total:
+            unpack_elements(payload, circle.sharing.width(circle.elements))
+    except ProtocolError as error:
+        raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
 
 
 def opened(
@@ -84,28 +102,41 @@ def opened(
 ) -> dict[int, bytes]:
     """Return the survivors' releases for their sum, by rank.
 
-    `answers` are those of `release`; `epoch` is a member's, if they are sealed for members.
+    `answers` are those of `release`; `epoch` is a member's, if they are sealed for members. A sealed
+    answer that holds no share is logged and left out while enough remain: the server passed it on
+    unread, and its sender must not cost all others the sum.
 
     Raises QuorumError: fewer survivors than any sum has; ProtocolError, AuthenticationError: an
-    answer that is not a survivor's, or a repeated one.
+    answer that is not a survivor's, a repeated one, or too few that hold a share.
     """
     circle.check_set(survivors)
-    found: dict[int, bytes] = {}
+    found: dict[int, bytes | None] = {}
+    trouble: FlheError | None = None
     if len(answers) > len(survivors):
         raise ProtocolError("more answers to unmask than survivors")
     for answer in answers:
         rank, payload = check_answer(circle, slot, survivors, answer, sealed=epoch is not None)
         if rank in found:
             raise ProtocolError(f"two answers to unmask by the member of rank {rank}")
-        if epoch is not None:
-            header = circle.header(slot, UNMASK, rank, circle.about(survivors))
-            says = (
-                f"the answer to unmask by the member of rank {rank} does not open: it was sealed "
-                "under another key"
-            )
-            payload = unboxed(box_key(epoch, slot, rank), payload, header.to_bytes(), says)
         found[rank] = payload
-    return found
+        if epoch is None:
+            continue
+        header = circle.header(slot, UNMASK, rank, circle.about(survivors))
+        says = (
+            f"the answer to unmask by the member of rank {rank} does not open: it was sealed "
+            "under another key"
+        )
+        try:
+            inside = unboxed(box_key(epoch, slot, rank), payload, header.to_bytes(), says)
+            _check_share(circle, rank, inside)
+            found[rank] = inside
+        except (AuthenticationError, ProtocolError) as error:
+            logger.warning("%s: left out", error)
+            found[rank], trouble = None, trouble or error
+    good = {rank: payload for rank, payload in found.items() if payload is not None}
+    if trouble is not None and len(good) < circle.thresholds.threshold:
+        raise trouble
+    return good
 
 
 def combine(
@@ -123,12 +154,8 @@ def combine(
     left out.)
     """
     width = circle.sharing.width(circle.elements)
-    shares: dict[int, Elements] = {}
-    for rank, payload in opened(circle, slot, survivors, answers, epoch=epoch).items():
-        try:
-            shares[rank] = unpack_elements(payload, width)
-        except ProtocolError as error:
-            raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
+    found = opened(circle, slot, survivors, answers, epoch=epoch)
+    shares = {rank: unpack_elements(payload, width) for rank, payload in found.items()}
     need = circle.thresholds.threshold
     if len(shares) < need:
         raise QuorumError(f"{len(shares)} answers to unmask, {need} are needed")
