@@ -65,7 +65,7 @@ STAGES: Stages = {
     ("evaluate", "evaluate"): training.evaluate,
 }
 
-LOCKS = 16
+LOCKS = 256
 """Number of lock files: messages of two federations that share one wait for each other."""
 
 

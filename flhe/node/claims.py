@@ -50,15 +50,11 @@ class Claims:
         name = self._name(name)
         return read(self.store.read(name)) if self.store.exists(name) else None
 
-    def _large(self, name: str, read: Callable[[memoryview], T]) -> T | None:
-        """As `_kept`, of a file that is mapped into memory."""
-        name = self._name(name)
-        return read(self.store.mapped(name)) if self.store.exists(name) else None
-
     def _sound(self, name: str, read: Callable[[memoryview], T]) -> T | None:
-        """As `_large`, but None for a damaged file too: other members have copies of its content."""
+        """As `_kept`, of a file that is mapped into memory; None for a damaged one too."""
+        path = self._name(name)
         try:
-            return self._large(name, read)
+            return read(self.store.mapped(path)) if self.store.exists(path) else None
         except ProtocolError as error:
             log_failure(self.store, name, error)
             return None

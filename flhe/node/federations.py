@@ -22,13 +22,14 @@ MOST_UNBEGUN = 8
 
 def prune(store: Store, run_id: int) -> None:
     """Drop the oldest federations that never began, except `run_id`: servers may name any number."""
-    agreements = sorted(store.names("runs/*/agreement"), key=store.changed)
-    runs = [name.removesuffix("/agreement") for name in agreements]
-    others = [r for r in runs if r != f"runs/{run_id}" and not store.exists(f"{r}/{_BEGUN}")]
-    for run in others[: max(len(others) - MOST_UNBEGUN, 0)]:
-        with suppress(StoreError):  # a damaged one is dropped as well
-            Book(store, f"{run}/{JOURNAL}").close()
-        store.drop(run)
+    with store.lock(name=_LOCK):  # another one may begin at the same time
+        agreements = sorted(store.names("runs/*/agreement"), key=store.changed)
+        runs = [name.removesuffix("/agreement") for name in agreements]
+        others = [r for r in runs if r != f"runs/{run_id}" and not store.exists(f"{r}/{_BEGUN}")]
+        for run in others[: max(len(others) - MOST_UNBEGUN, 0)]:
+            with suppress(StoreError):  # a damaged one is dropped as well
+                Book(store, f"{run}/{JOURNAL}").close()
+            store.drop(run)
 
 
 def begun(store: Store) -> int:

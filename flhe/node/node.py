@@ -19,6 +19,7 @@ id. `claims` lists the files with usage marks in the same folder.
 from __future__ import annotations
 
 import hmac
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Annotated, TypeVar
@@ -277,9 +278,10 @@ class Node(Claims):
     def leave(self) -> None:
         """Leave this federation: destroy its keys and updates, keep the model."""
         self.drop_agreement()
-        self.book.close()
         for name in (*self._epochs(), *map(self._name, _SECRETS)):
             self.store.erase(name)
+        with suppress(StoreError):  # a damaged one has no keys either, now
+            self.book.close()
 
     # --- the model ---
 
@@ -303,18 +305,32 @@ class Node(Claims):
         """Return the kept ciphertext of this slot, or None."""
         if self.claimed(slot) is None:
             return None
-        output = self._large(_OUTPUTS.get(slot.purpose, OUTBOX), _output)
+        output = self._sound(_OUTPUTS.get(slot.purpose, OUTBOX), _output)
         return output if output is not None and output[0].slot == slot else None
 
     def last_sent(self) -> int:
-        """Round of the last update that was encrypted here, or 0."""
-        output = self._large(OUTBOX, _output)
-        return 0 if output is None else output[0].slot.round
+        """Round of the last update that was encrypted here, or 0.
+
+        If the kept one is damaged, that of the last claim: its update may have been sent.
+        """
+        output = self._sound(OUTBOX, _output)
+        if output is not None:
+            return output[0].slot.round
+        journal = self.book.read() if self.store.exists(self._name(OUTBOX)) else None
+        return 0 if journal is None else journal.mark[0]
 
     def check_unevaluated(self, round_: int) -> None:
-        """Refuse to evaluate a second model of a round, in any epoch; ClaimedError."""
-        last = self._large(EVALUATION.purpose, _output)
-        if last is not None and round_ <= last[0].slot.round:
+        """Refuse to evaluate a second model of a round, in any epoch; ClaimedError.
+
+        If the last evaluation is damaged, all rounds count as evaluated that may be.
+        """
+        last = self._sound(EVALUATION.purpose, _output)
+        done = -1 if last is None else last[0].slot.round
+        if last is None and self.store.exists(self._name(EVALUATION.purpose)):
+            journal = self.book.known()
+            claimed, attempt, _ = journal.mark
+            done = max(journal.reached, claimed - (attempt != EVALUATION.attempt))
+        if round_ <= done:
             raise ClaimedError(f"a model of round {round_} or a later one was evaluated here")
 
     def check_mask(self, mask: Support | None, *, keep: bool = False) -> None:

@@ -64,8 +64,8 @@ class Store:
                 except BlockingIOError:
                     if time.monotonic() >= until:
                         raise StoreError(
-                            f"another process has held the state directory for {timeout:g} s: give "
-                            "each node a directory of its own, or end the other process"
+                            f"another process has held the state directory for {timeout:g} s: wait "
+                            "until it has trained, or give each node a directory of its own"
                         ) from None
                     time.sleep(_POLL)
             files.sweep(self.root)
@@ -88,9 +88,12 @@ class Store:
         return sorted(path.relative_to(self.root).as_posix() for path in found)
 
     def changed(self, name: str) -> int:
-        """Return the modification time of `name` in nanoseconds."""
+        """Return the modification time of `name` in nanoseconds; without the file, the present."""
         with files.os_errors("read"):
-            return os.stat(self._at(name)).st_mtime_ns  # noqa: PTH116
+            try:
+                return os.stat(self._at(name)).st_mtime_ns  # noqa: PTH116
+            except FileNotFoundError:  # another process replaces or removes it
+                return time.time_ns()
 
     def read(self, name: str) -> bytes:
         """Return the content of `name`; StoreError if it is missing or open to others."""

@@ -104,7 +104,11 @@ def replace_erasing(path: Path, chunks: Iterable[Buffer]) -> None:
     old = path.parent / f".{secrets.token_hex(8)}"
     with os_errors("write"):
         old.hardlink_to(path)
-    replace(path, chunks)
+    try:
+        replace(path, chunks)
+    except BaseException:
+        old.unlink(missing_ok=True)
+        raise
     erase(old)
 
 
@@ -140,7 +144,13 @@ def sweep(root: Path) -> None:
                 if left.is_symlink() or not left.is_file():
                     continue
                 with suppress(FileNotFoundError):  # another process removed it first
-                    if time.time() - left.stat().st_mtime > UNFINISHED_S:
+                    status = left.stat()
+                    # A rename or a link makes it young again, whatever it was before.
+                    if time.time() - status.st_ctime <= UNFINISHED_S:
+                        continue
+                    if status.st_nlink > 1:  # of `replace_erasing`: the file itself is in use
+                        left.unlink()
+                    else:
                         erase(left)
 
 
@@ -161,7 +171,7 @@ def erase(path: Path) -> None:
             return
         size = os.fstat(handle).st_size
         _write_all(handle, (bytes(min(size - at, 1 << 20)) for at in range(0, size, 1 << 20)))
-        path.unlink()
+        path.unlink(missing_ok=True)  # another process sweeps it too
         _sync(path.parent)
 
 

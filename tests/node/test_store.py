@@ -300,14 +300,53 @@ def test_a_crash_while_secrets_are_replaced_loses_none(store: Store, at: str) ->
 # --- logs: whole lines, of which none is lost ---
 
 
-def test_sweep(store: Store, root: Path) -> None:
+def test_sweep(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = root / ".0123456789abcdef"
     left.write_bytes(b"half a key")
+    os.utime(left, (0, 0))  # its content may be old
     with store.lock():
         assert left.exists()  # somebody may be at it
-    os.utime(left, (0, 0))
+    monkeypatch.setattr(files, "UNFINISHED_S", -1.0)
     with store.lock():
         assert not left.exists()
+
+
+def test_secrets_that_could_not_be_replaced_are_never_swept(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, or a crash, leaves the older ones, perhaps under a second name."""
+    store.write("keys", b"keys and a secret")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_write_all", full_disk)
+        with pytest.raises(StoreError, match="No space"):
+            store.replace_erasing("keys", b"keys alone")
+    assert [path.name for path in root.iterdir()] == ["keys"]
+    (root / ".0123456789abcdef").hardlink_to(root / "keys")
+    monkeypatch.setattr(files, "UNFINISHED_S", -1.0)
+    with store.lock():
+        assert store.read("keys") == b"keys and a secret"
+        assert not list(root.glob(".*"))
+
+
+def full_disk(handle: int, _chunks: Any) -> None:
+    os.close(handle)
+    raise OSError(28, "No space left on device")
+
+
+def test_what_another_process_sweeps_is_erased(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write("draft", b"secret")
+    write = files._write_all
+
+    def meanwhile(handle: int, chunks: Any) -> None:
+        write(handle, chunks)
+        for left in store.root.glob(".*"):
+            left.unlink()
+
+    monkeypatch.setattr(files, "_write_all", meanwhile)
+    store.erase("draft")
+    assert not store.exists("draft")
 
 
 def test_a_full_log_is_put_aside_once(store: Store, root: Path) -> None:
