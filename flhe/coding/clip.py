@@ -22,7 +22,6 @@ moment.
 from __future__ import annotations
 
 import bisect
-import fnmatch
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,7 @@ from numpy.typing import NDArray
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import AT_ALPHA, MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import WEIGHT, Codec, Fitting, Plain, Reals, Space, State
-from flhe.coding.flatten import Layout, raise_not_finite
+from flhe.coding.flatten import Layout, matches, raise_not_finite
 from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
@@ -164,7 +163,7 @@ class Clip(Codec):
 
     def _given(self, layer: str) -> float:
         for pattern, alpha in self._items():
-            if fnmatch.fnmatchcase(layer, pattern):
+            if matches(layer, pattern):
                 return alpha
         raise ConfigError(f"Clip: no threshold for layer {layer!r}; add it or a '*'")
 
@@ -317,7 +316,7 @@ class Clip(Codec):
         clipped = 0
         for start, stop, alpha in segments:
             with np.errstate(over="ignore"):  # infinity is beyond alpha too, and is clipped
-                scaled = x[start:stop] * np.float32(excess / alpha)
+                scaled = x[start:stop] * _scale(excess, alpha)
             clipped += int(np.count_nonzero(np.abs(scaled) > AT_ALPHA))
             np.clip(scaled, -1, 1, out=out[start:stop])
         self.warn_clipped(clipped, x.size, excess)
@@ -400,7 +399,7 @@ class Fused:
             for start, stop, alpha in _within(segments, at, at + part.size):
                 beyond += kernels.quantize(
                     fixed(part[start - at : stop - at]),
-                    np.float32(excess / alpha),
+                    _scale(excess, alpha),
                     AT_ALPHA,
                     weight,
                     float(quantize.levels),
@@ -450,6 +449,11 @@ class Fused:
                 if reuse:
                     out[start:stop] = target
         return total._replace(values=out, extras=extras), State(shared)
+
+
+def _scale(excess: float, alpha: float) -> np.float32:
+    """Return excess / alpha as far as float32 holds it: infinity would make NaN of 0."""
+    return np.float32(min(excess / alpha, float(np.finfo(np.float32).max)))
 
 
 def _within(segments: Segments, start: int, stop: int) -> Iterator[tuple[int, int, float]]:

@@ -5,12 +5,14 @@ buffer) form the integer lane, where their changes stay exact. Other arrays are 
 float lane carries the changes of training or, if clients send gradients, the gradients.
 
 Masters are a client's arrays between rounds: float32 for float16, bfloat16 and float32, and the
-array's own type for float64 and integers. So repeated rounding to 16 bits does not lose small
-updates.
+array's own type for float64 and integers. A change is counted from the rounded array that an app
+was given. So repeated rounding to 16 bits does not lose small updates.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +146,8 @@ class Layout:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the float lane of new - old, and the integer lane, exactly.
 
-        `new` are a model's own arrays, `old` masters. Shapes (floats,) and (integers,). With
+        `new` are a model's own arrays, `old` the masters of those that it had before: what rounding
+        took from them is no change. Shapes (floats,) and (integers,). With
         `gradients`, the floats of `new` are gradients, and nothing is subtracted from them.
 
         Raises ReplyError: `new` does not match this layout; RangeError: an integer changed by 2**31
@@ -165,7 +168,7 @@ class Layout:
         for e, array in self._match(new):
             if not e.is_float:
                 continue
-            after, before = _flat(array), _flat(old[e.name])
+            after, before = _flat(array), _flat(_told(e, old[e.name]))
             at = 0
             while at < e.size:
                 take = min(PIECE - filled, e.size - at)
@@ -186,6 +189,35 @@ class Layout:
         if filled:
             yield scratch[:filled]
 
+    def tied(
+        self, new: Arrays, old: Arrays, *, gradients: bool = False
+    ) -> list[tuple[slice, slice]]:
+        """Return places in the float lane of arrays that change alike, as tied weights do.
+
+        Arguments as of `change`. A pair holds two arrays of one shape; what no training changed is
+        in none.
+        """
+        places: dict[Any, list[tuple[Entry, int]]] = {}
+        at = 0
+        for e, array in self._match(new):
+            if not e.is_float:
+                continue
+            some = _flat(array)[:: max(e.size // 64, 1)].tobytes()  # tells most arrays apart
+            places.setdefault((e.shape, e.dtype, some), []).append((e, at))
+            at += e.size
+        found = []
+        for like in places.values():
+            for (one, start), (other, begin) in itertools.combinations(like, 2):
+                before = _flat(_told(one, old[one.name]))
+                after = _widen(one, _flat(new[one.name]))
+                if (
+                    _same(new[one.name], new[other.name])
+                    and _same(old[one.name], old[other.name])
+                    and (np.any(after) if gradients else not _same(before, after))
+                ):
+                    found.append((slice(start, start + one.size), slice(begin, begin + other.size)))
+        return found
+
     def integer_change(self, new: Arrays, old: Arrays) -> NDArray[np.int64]:
         """Return the exact integer lane of new - old, shape (integers,); raises as `change`."""
         integers = np.empty(self.integers, np.int64)
@@ -195,11 +227,8 @@ class Layout:
                 continue
             after, before = array.reshape(-1), old[e.name].reshape(-1)
             delta = after.astype(np.int64) - before.astype(np.int64)
-            changed = np.flatnonzero(delta)
-            parts = (after[changed], before[changed])
-            ends = [int(end) for p in parts if p.size for end in (p.min(), p.max())]
-            wraps = any(abs(end) >= 1 << 62 for end in ends)  # the difference may have wrapped
-            if wraps or (delta.size and int(np.abs(delta).max()) > MAX_CHANGE):
+            wraps = np.any((delta > 0) != (after > before))
+            if wraps or max(delta.max(initial=0), -int(delta.min(initial=0))) > MAX_CHANGE:
                 raise RangeError(f"array {e.name!r}: an integer changed by 2**31 or more")
             integers[at : at + e.size] = delta
             at += e.size
@@ -311,6 +340,21 @@ def _widen(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:
         bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16
         return bits.view(np.float32).reshape(array.shape)
     return array.astype(entry.master, copy=False)
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return bool(np.array_equal(_flat(one), _flat(other)))
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether an array's name fits a pattern; `*` and `?` stand for other characters."""
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def _told(entry: Entry, master: NDArray[Any]) -> NDArray[Any]:
+    """Return a master as its app was given it, which for 16-bit types is rounded."""
+    narrow = entry.dtype in ("float16", BFLOAT16)
+    return _widen(entry, _from_master(entry, master)) if narrow else master
 
 
 def _to_master(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:

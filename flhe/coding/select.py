@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.flatten import Layout
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, RangeError
+from flhe.errors import ConfigError, RangeError, ReplyError
 from flhe.math.permutation import Permutation
 from flhe.wire.record import Form, Record
 
@@ -164,6 +165,27 @@ class Select(Record):
         key = layout.hash("flhe/v1/select-random")
         picked = np.arange(self.count(layout), dtype=np.uint32)
         return Support.of(np.sort(Permutation(key, layout.floats).forward(picked)), layout.floats)
+
+    def check_tied(
+        self, layout: Layout, mask: Support, tied: Iterable[tuple[slice, slice]]
+    ) -> None:
+        """Refuse a weight under two names that is encrypted as one and in clear as the other.
+
+        `tied` is as of `Layout.tied`. Raises ReplyError with both names.
+        """
+        if not self.clear:
+            return
+        chosen, names = np.zeros(layout.floats, np.bool_), dict[int, str]()
+        chosen[mask.coords] = True
+        names.update((start, name) for name, start, _ in layout.segments())
+        for one, other in tied:
+            if not np.array_equal(chosen[one], chosen[other]):
+                raise ReplyError(
+                    f"arrays {names[one.start]!r} and {names[other.start]!r} change alike, as tied "
+                    "weights do: what is encrypted of one would travel in clear as the other; "
+                    "encrypt all, name both in a rule 'layers:...', or keep one of them out of the "
+                    "model's arrays"
+                )
 
     def of_map(self, sums: NDArray[Any], layout: Layout) -> Support:
         """Return the selection by a summed map: the largest values, of equals those of lowest index.

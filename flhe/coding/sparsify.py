@@ -20,7 +20,6 @@ sparsity grows to 20%, 60%, 80% and 90% every 10 rounds.
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Plain, Reals, Space, State
-from flhe.coding.flatten import Layout, raise_not_finite
+from flhe.coding.flatten import Layout, matches, raise_not_finite
 from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty, fixed
@@ -135,7 +134,7 @@ class TopK(Codec):
         if bounds[-1] > MAX_LENGTH:
             raise ConfigError(f"TopK: {bounds[-1]} values, at most {MAX_LENGTH} are taken")
         whole = tuple(
-            stop - start <= self.small or any(fnmatch.fnmatchcase(name, one) for one in self.whole)
+            stop - start <= self.small or any(matches(name, one) for one in self.whole)
             for name, start, stop in segments
         )
         return State(shared=Progress(bounds, whole, 0))

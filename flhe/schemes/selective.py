@@ -133,7 +133,8 @@ class Selective(Adder):
     def split(self, sealed: Sealed) -> tuple[Sealed, NDArray[np.uint8]]:
         """Return the ciphertext of the inner scheme, and the packed rest; both are views.
 
-        Raises ProtocolError: another scheme or length, a sparse ciphertext, or bytes between the two.
+        Raises ProtocolError: another scheme or length, a sparse ciphertext, or bits between the two
+        or behind the rest: an error while the rest is added would leave half a sum.
         """
         self.check(sealed)
         if sealed.length < self.selected:
@@ -141,6 +142,7 @@ class Selective(Adder):
         end, start = self.inner.nbytes(sealed.length), self._start(sealed.length)
         if sealed.data[end:start].any():
             raise ProtocolError(f"{self.name}: unexpected bytes between the two parts")
+        self.packing.check(sealed.data[start:], self.rest)
         inside = replace(sealed, scheme=self.inner.name, data=sealed.data[:end])
         return inside, sealed.data[start:]
 

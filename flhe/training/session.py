@@ -219,7 +219,7 @@ class Session:
 
         Raises ProtocolError: arrays that do not match the layout, or noise, which needs a draft to
         be drawn once; NotFiniteError: NaN or infinity; ExamplesError: an example count that cannot
-        be weighed.
+        be weighed; ReplyError: tied weights of which a part would travel in clear.
         """
         if self.terms.noise is not None:
             raise ProtocolError(
@@ -239,6 +239,10 @@ class Session:
     def _extras(
         self, old: Model, trained: Arrays, examples: int, metrics: Mapping[str, float]
     ) -> NDArray[np.int64]:
+        if (select := self.terms.select).clear:
+            gradients = self.terms.optimizer.gradients
+            tied = self.layout.tied(trained, old.masters, gradients=gradients)
+            select.check_tied(self.layout, self.mask(old), tied)
         integers = self.layout.integer_change(trained, old.masters)
         extras = self.terms.extras(self.layout)
         return extras.encode(self.weight(examples), metrics, integers.tolist())

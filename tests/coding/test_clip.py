@@ -14,7 +14,7 @@ from flhe.coding import aciq, squares
 from flhe.coding.base import Plain, Reals, State
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
-from flhe.coding.flatten import Entry, Layout
+from flhe.coding.flatten import Entry, Layout, layout_of
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, NotFiniteError, ProtocolError
@@ -347,3 +347,12 @@ def test_rules_that_cannot_be() -> None:
     ):
         with pytest.raises(ConfigError, match="no thresholds to fit"):
             act()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_zeros_stay_zeros_where_the_scale_leaves_float32(fused: bool) -> None:
+    chain = Chain((Clip(1e-30), Weigh(2), Quantize(16)), fused)
+    extras = np.array([1, 1 << 30])
+    state = chain.init(layout_of({"w": np.zeros(3, np.float32)}))
+    encoded, _ = chain.encode(Plain(np.array([0, -0.0, 0], np.float32), extras), state)
+    assert encoded.values.tolist() == [0, 0, 0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding import flatten
-from flhe.coding.flatten import MAX_CHANGE, MAX_ENTRIES, Entry, Layout, layout_of
+from flhe.coding.flatten import BFLOAT16, MAX_CHANGE, MAX_ENTRIES, Entry, Layout, layout_of, matches
 from flhe.errors import ConfigError, FlheError, RangeError, ReplyError
 
 BF16 = np.dtype("V2")
@@ -170,7 +170,23 @@ def test_an_integer_that_changes_too_much_is_refused(before: int, after: int) ->
 
 @pytest.mark.parametrize("value", [LEAST, MOST, 2**62, -(2**62)])
 def test_a_large_integer_that_changes_little_is_fine(value: int) -> None:
-    assert changed([value, 0], [value, -MAX_CHANGE]) == ([], [0, -MAX_CHANGE])
+    step = 1 if value < 0 else -1
+    assert changed([value, 0], [value + step, -MAX_CHANGE]) == ([], [step, -MAX_CHANGE])
+
+
+@pytest.mark.parametrize("dtype", ["float16", BFLOAT16])
+def test_steps_smaller_than_sixteen_bits_add_up(dtype: str) -> None:
+    """One of three members moves a weight by one step of its type, each round; two do not."""
+    made = {"w": np.ones(1, np.float16) if dtype == "float16" else bfloat16([1.0])}
+    layout = layout_of(made)
+    master, step = layout.masters(made), 2**-10 if dtype == "float16" else 2**-7
+    for _ in range(30):
+        told = layout.masters(layout.arrays(master))["w"]
+        moved = [told + step, told, told]
+        replies = [bfloat16(w.tolist()) if dtype == BFLOAT16 else w.astype(dtype) for w in moved]
+        changes = [layout.change({"w": reply}, master)[0] for reply in replies]
+        master = layout.apply(master, np.mean(changes, axis=0, dtype=np.float32), [])
+    assert abs(float(master["w"][0]) - (1 + 10 * step)) < 1e-5
     assert changed([0.0, 0.0], [1e300, -1.0], gradients=True) == ([np.inf, -1.0], [])
 
 
@@ -273,3 +289,39 @@ def test_arrays_of_any_order_and_byte_order() -> None:
     zeros = {name: np.zeros_like(m) for name, m in layout.masters(arrays).items()}
     floats, _ = layout.change(arrays, zeros)
     assert floats.tolist() == [0, 1, 2, 3, 4, 5, 1, 3, 2, 4, 0, 2, 4, 6, 0, 1, 2]
+
+
+# --- arrays of one weight, and names ---
+
+
+def test_arrays_that_change_alike_are_found() -> None:
+    """Tied weights; not copies that were trained apart, nor what was not trained at all."""
+    rng = np.random.default_rng(1)
+    one, copy = rng.random((2, 8, 4)).astype(np.float32)
+    old = {"in": one, "a": copy, "steps": np.array([1]), "b": copy, "out": one, "ones": one * 0 + 1}
+    old |= {"more ones": old["ones"], "half": one.astype(np.float16)}
+    layout = layout_of(old)
+    masters = layout.masters(old)
+    new = {**old, "in": one + 1, "out": one + 1, "a": copy + 1, "b": copy + 2}
+    places = {name: slice(start, stop) for name, start, stop in layout.segments()}
+    assert layout.tied(new, masters) == [(places["in"], places["out"])]
+    assert layout.tied(old, masters) == []
+    none = {name: array * 0 for name, array in old.items()}
+    assert layout.tied(none, masters, gradients=True) == []
+    gradients = {**none, "in": one, "out": one, "a": one}
+    assert layout.tied(gradients, masters, gradients=True) == [(places["in"], places["out"])]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "fits"),
+    [
+        ("fc.weight", "fc.*", True),
+        ("fc.weight", "FC.*", False),
+        ("['Dense_0']['kernel']", "['Dense_0']['kernel']", True),
+        ("['Dense_0']['kernel']", "*['kernel']", True),
+        ("a", "[ab]", False),
+        ("[ab]", "[??]", True),
+    ],
+)
+def test_brackets_of_a_name_stand_for_themselves(name: str, pattern: str, fits: bool) -> None:
+    assert matches(name, pattern) == fits

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
-from flhe.schemes.base import Adder, Opener, Sealer
+from flhe.schemes.base import Adder, Opener, Sealer, Secrets
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
 from flhe.schemes.shell import packed, unpacked
@@ -126,6 +127,29 @@ def test_what_is_refused_leaves_the_sum_as_it_was() -> None:
     assert scheme.close(total).digest() == before
     whole = scheme.close(scheme.add(total, sealed[2]))
     assert made.opener.decrypt(whole).size == 104
+
+
+def test_a_bit_behind_the_rest_costs_its_sender_alone() -> None:
+    """It is refused before anything is added, from the first sender and from later ones."""
+    inner = Flashe().adder(4, 16)
+    mask = Support.of(np.array([0, 1, 2], np.uint32), 9)
+    member, server = Selective(inner, 9, 3, True, mask), Selective(inner, 9, 3, True)
+    parts = []
+    for rank in range(4):
+        plain = Plain(np.full(9, rank + 1, np.int32), np.array([1], np.int32))
+        parts.append(member.sealer(Secrets(bytes(32), rank)).encrypt(plain, SLOT))
+    data = parts[1].data.copy()
+    data[-1] |= 0x80
+    bad, total = dataclasses.replace(parts[1], data=data), None
+    for part in (bad, parts[0], bad, *parts[1:]):
+        if part is bad:
+            with pytest.raises(ProtocolError, match="bits after the last value"):
+                server.add(total, part)
+        else:
+            total = server.add(total, part)
+    assert total is not None
+    opened = member.opener(Secrets(bytes(32), 0)).decrypt(total)
+    assert opened.tolist() == [10] * 9 + [4]
 
 
 def test_a_closed_sum_may_be_added_to() -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from flhe.coding.extras import Totals
 from flhe.coding.quantize import NearestRounding, Quantize
+from flhe.coding.select import Select
 from flhe.coding.support import Support
+from flhe.coding.update import update_codec
 from flhe.errors import ExamplesError, FlheError, NotFiniteError, ProtocolError, ReplyError
 from flhe.math.ring import Elements, Q
 from flhe.schemes.sash.adder import SashAdder
@@ -291,3 +293,38 @@ def test_a_sum_that_does_not_decode_leaves_no_half_a_model() -> None:
 def test_what_is_told_of_a_model() -> None:
     assert served(arrays(), 7).history == served(arrays(), 0).history == start().history
     assert finite({"loss": 0.5, "accuracy": float("nan"), "f1": float("inf")}) == {"loss": 0.5}
+
+
+# --- one weight under two names ---
+
+
+@pytest.mark.parametrize(
+    ("select", "refused"),
+    [
+        (Select(rule="layers:^in$"), True),
+        (Select(0.5, "random"), True),
+        (Select(rule="layers:^in$|^out$"), False),
+        (Select(rule="layers:^mid$"), False),
+        (Select(rule="layers:^in$", rest="drop"), False),
+        (Select(), False),
+    ],
+    ids=str,
+)
+def test_a_tied_weight_is_not_encrypted_as_one_and_clear_as_the_other(
+    select: Select, refused: bool
+) -> None:
+    values = np.linspace(-1, 1, 60, dtype=np.float32)
+    before = {"in": values, "mid": values[:7] + 1, "out": values}
+    after = {name: array * np.float32(1.1) for name, array in before.items()}
+    model = Model.initial(before)
+    codec = update_codec(bits=16, clip=1.0, weighted=False)
+    terms = dataclasses.replace(TERMS, codec=codec, select=select)
+    session = sessions(terms, model=model)[0]
+    if not refused:
+        session.encode(model, after, 10, {"loss": 1.0})
+        return
+    with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
+        session.encode(model, after, 10, {"loss": 1.0})
+    with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
+        session.draft(model, after, 10, {"loss": 1.0}, 1, None)
+    session.encode(model, {**after, "out": after["out"] * 2}, 10, {"loss": 1.0})
