@@ -9,17 +9,21 @@ from flhe.errors import ConfigError, FlheError
 from flhe.node.budget import Budget
 from flhe.node.node import open_store
 from flhe.node.policy import Policy
+from flhe.node.store import Store
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import has_identity
 from flhe.training import accountant
 
 
-def budget_of(config: Mapping[str, object]) -> Budget:
-    """Return the budget of the site with this node config; ConfigError without an identity."""
+def budget_of(config: Mapping[str, object], *, look: bool = False) -> Budget:
+    """Return the budget of the site with this node config; ConfigError without an identity.
+
+    With `look` it has no witness: its ledger is shown, and nothing else.
+    """
     policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
     if not has_identity(policy.home):
         raise ConfigError("--node-config: no identity in its flhe-home; name the node's own config")
-    store = open_store(policy)
+    store = Store(policy.home) if look else open_store(policy)
     return Budget.of(store, store.identity().public, policy.limits)
 
 

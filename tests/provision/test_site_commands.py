@@ -231,6 +231,7 @@ def test_root_owns_the_settings_and_the_nodes_user_its_keys(
         for path, (owner, mode) in owners.items():
             found = path.stat()
             assert (found.st_uid, found.st_mode & 0o777) == (owner, mode), path
+        assert parse(f"{layout.settings}")["flhe-witness"] == "/run/flhe-cardio"
         with pytest.raises(ConfigError, match="set up already"):
             setup.init(layout, "site-a", yes=True)
         with pytest.raises(ConfigError, match="expected user nobody"):
@@ -275,6 +276,19 @@ def test_a_system_has_its_own_places() -> None:
         unit = units.read(name)
         assert f"flhe site {command}\n" in unit
         assert "@BIN@" not in unit
+    unit = units.read(UNIT)
+    assert {"RuntimeDirectory=flhe-%i", "RuntimeDirectoryPreserve=yes"} <= set(unit.splitlines())
+    assert "FLHE_WITNESS" not in unit  # the settings name it, for an administrator's shell too
+    assert replace(here, unit=Path(UNIT)).witness == Path("/run/flhe-cardio")
+    assert here.witness is None
+
+
+def test_a_status_asks_for_no_witness(party: Party) -> None:
+    layout = party.layout("site-a")
+    place = party.tmp / "missing" / "place"
+    text = layout.settings.read_text()
+    layout.settings.write_text(node_file.pin(text, "flhe-witness", f"{place}"))
+    assert status.state_of(layout)["budget"].startswith("epsilon 0 of")
 
 
 def test_the_gate_has_the_sites_own_settings(party: Party) -> None:
