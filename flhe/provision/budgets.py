@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from flhe.answer import Answer, table
 from flhe.errors import ConfigError, FlheError
+from flhe.node import witness
 from flhe.node.budget import Budget
 from flhe.node.node import open_store
 from flhe.node.policy import Policy
@@ -61,16 +62,17 @@ def check_budget(policy: Policy) -> Checks:
     says = f"epsilon {limits['max-epsilon']:g} at delta {limits['delta']:g}"
     try:
         accountant.check_package()
-        store = open_store(policy)
+        kept = witness.find(policy.witness, policy.home, durable=policy.durable, make=False)
     except FlheError as error:
         yield Check("privacy budget", "fail", f"{says}, and {error}", "install it, or mend that")
         return
-    if store.witness.place is None:
+    if kept.place is None:
         mend = "set flhe-witness to a directory on another disk, or in memory"
         yield Check("privacy budget", "fail", f"{says}, and nothing lasting confirms it", mend)
         return
     if has_identity(policy.home):
         try:
+            store = Store(policy.home, kept)
             Budget.of(store, store.identity().public, limits).check_kept()
         except FlheError as error:
             mend = (
