@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flhe.answer import Answer, table
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import BudgetError, ConfigError, FlheError
 from flhe.node import witness
 from flhe.node.budget import Budget
 from flhe.node.node import open_store
@@ -75,9 +75,9 @@ def check_budget(policy: Policy) -> Checks:
             store = Store(policy.home, kept)
             Budget.of(store, store.identity().public, limits).check_kept()
         except FlheError as error:
-            mend = (
-                "flhe budget --node-config CONFIG shows the record, and confirms it with --confirm"
-            )
+            mend = "correct it; the node sends no update until then"
+            if isinstance(error, BudgetError):
+                mend = "flhe budget --node-config CONFIG shows the record; --confirm confirms it"
             yield Check("privacy budget", "fail", str(error), mend)
             return
     yield Check("privacy budget", "ok", says)

@@ -79,6 +79,23 @@ def test_doctor_says_whether_a_budget_can_be_kept(tmp_path: Path) -> None:
     assert levels(**{"flhe-durable": False}) in (["fail"], ["ok"])  # where memory is another disk
 
 
+def test_a_record_that_is_damaged_is_never_confirmed(tmp_path: Path) -> None:
+    known = config(tmp_path)
+    record = tmp_path / "home-a" / LEDGER
+    record.write_bytes(b"no ledger")
+    policy = Policy.of_node(known, run_id=0, node_id=0, simulated=False)
+    [check] = check_budget(policy)
+    assert (check.level, "--confirm" in check.mend) == ("fail", False)
+    for said in (
+        check.says,
+        bad("budget", "--node-config", text_of(known)),
+        bad("budget", "--node-config", text_of(known), "--confirm"),
+    ):
+        assert "is damaged: put its file back" in said
+        assert "or begin with a new identity" in said
+    assert record.read_bytes() == b"no ledger"
+
+
 @pytest.mark.parametrize("made", [True, False], ids=["identity", "no identity"])
 def test_doctor_makes_nothing(made: bool, tmp_path: Path) -> None:
     known = config(tmp_path)
