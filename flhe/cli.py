@@ -195,7 +195,7 @@ def budget(
     from flhe.provision import budgets
     from flhe.provision.flower_config import parse
 
-    found = budgets.budget_of(parse(node_config))
+    found = budgets.budget_of(parse(node_config), look=not confirm)
     answer = budgets.answer(found)
     if confirm:
         found.confirm()

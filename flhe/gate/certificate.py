@@ -31,10 +31,10 @@ def make(home: Path, host: str = NAMES[0]) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (home / KEY).unlink(missing_ok=True)  # of a start that was cut short
-    create(home / KEY, pem)
+    create(home / KEY, pem, f"{home}")
     name, public, hosts = "flhe gate", key.public_key(), (*NAMES, host)
     made = signed(name, name, public, key, hosts, 365 * YEARS, signs=True)
-    create(home / NAME, made.public_bytes(Encoding.PEM))
+    create(home / NAME, made.public_bytes(Encoding.PEM), f"{home}")
     (home / NAME).chmod(0o644)
 
 

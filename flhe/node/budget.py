@@ -16,6 +16,7 @@ from flhe.coding.base import Mechanism
 from flhe.errors import BudgetError
 from flhe.node.ledger import LEDGER, Counts, Ledger, witness_name
 from flhe.node.store import Store
+from flhe.node.witness import Witness
 from flhe.schemes.limit import Value
 from flhe.training import accountant
 
@@ -56,8 +57,16 @@ class Budget:
         self._enter(lambda counts: counts, trust=True)
 
     def check_kept(self) -> None:
-        """Refuse a ledger that was rolled back or has no witness; BudgetError."""
-        self._enter(lambda counts: counts, keep=False)
+        """Refuse a ledger that was rolled back or has no witness; BudgetError. No file is made."""
+
+        def act(kept: bytes) -> bytes:
+            refusal = self._refusal(kept, self.ledger())
+            if refusal is not None and self.epsilon:
+                raise refusal
+            return kept
+
+        # Not durable: a durable witness would make its file.
+        Witness(self.store.witness.place).follow(witness_name(self.public), act)
 
     def _with(self, counts: Counts, mechanism: Mechanism, more: int) -> Counts:
         after = counts + Counter({mechanism: more})

@@ -7,6 +7,7 @@ restored backup. `flhe open` writes the model's arrays.
 from __future__ import annotations
 
 import os
+import zipfile
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,18 @@ def write_model(model: Model, out: Path) -> None:
 
     In .npz a bfloat16 array becomes float32, because NumPy has no such type.
 
-    Raises ConfigError: another suffix, a path that cannot be written, or .pt without torch.
+    Raises ConfigError: another suffix, a path that cannot be written, an array whose name .npz cannot
+    hold, or .pt without torch.
     """
     if out.suffix not in FORMATS:
         raise ConfigError(f"--output {out.name}: must end in {' or '.join(FORMATS)}")
+    names = {entry.name for entry in model.layout.entries}
+    for name in sorted(names) if out.suffix == ".npz" else ():
+        if "\0" in name or f"{name}.npy" in names:  # NumPy would read another array's values
+            raise ConfigError(
+                f"--output {out.name}: .npz cannot hold the array {name!r} under its own name; "
+                "write a .pt file"
+            )
     save = _save_torch if out.suffix == ".pt" else _save_numpy
     part = out.with_name(f".{out.name}.part")  # an older model stays until the new one is complete
     try:
@@ -68,7 +77,11 @@ def _save_numpy(model: Model, file: Any) -> None:
     for entry in model.layout.entries:
         if entry.dtype == BFLOAT16:
             arrays[entry.name] = model.masters[entry.name]
-    np.savez(file, allow_pickle=False, **arrays)
+    # As numpy.savez, whose own arguments no array may be named after.
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def _save_torch(model: Model, file: Any) -> None:

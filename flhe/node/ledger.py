@@ -35,7 +35,10 @@ class Ledger(Record):
         1 << 16,
         version=2,
         row=True,
-        damaged=StoreError("the record of this site's privacy budget is damaged: see flhe budget"),
+        damaged=StoreError(
+            "the record of this site's privacy budget is damaged: put its file back as it was last "
+            f"(`{LEDGER}` in the state directory), or begin with a new identity"
+        ),
     )
 
     entry: Annotated[bytes, size(0, 16)] = b""

@@ -143,10 +143,14 @@ def _defaults(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _prepare(place: Path, make: bool) -> None:
-    if make or os.path.lexists(place):
+    exists = os.path.lexists(place)
+    if not exists and not os.access(_there(place), os.W_OK | os.X_OK):
+        raise StoreError(
+            f"cannot make {_WHERE}: this user may not write there; where a service makes it, it exists "
+            "once the service has been started"
+        )
+    if make or exists:
         files.make_private(place, _WHERE)
-    elif not os.access(_there(place), os.W_OK | os.X_OK):
-        raise StoreError(f"cannot make {_WHERE}: this user may not write there")
 
 
 def _there(path: Path) -> Path:

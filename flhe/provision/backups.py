@@ -45,7 +45,7 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
         except (ProtocolError, ConfigError):
             lost += 1
     kept = Backup(identity.seed, tuple(models[epoch_id] for epoch_id in sorted(models)))
-    if not files.create(out, kept.seal(passphrase)):
+    if not files.create(out, kept.seal(passphrase), "the directory of --out"):
         public_files.check_new(out)
     return kept, lost
 

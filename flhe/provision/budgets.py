@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flhe.answer import Answer, table
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import BudgetError, ConfigError, FlheError
+from flhe.node import witness
 from flhe.node.budget import Budget
 from flhe.node.node import open_store
 from flhe.node.policy import Policy
+from flhe.node.store import Store
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import has_identity
 from flhe.training import accountant
 
 
-def budget_of(config: Mapping[str, object]) -> Budget:
-    """Return the budget of the site with this node config; ConfigError without an identity."""
+def budget_of(config: Mapping[str, object], *, look: bool = False) -> Budget:
+    """Return the budget of the site with this node config; ConfigError without an identity.
+
+    With `look` it has no witness: its ledger is shown, and nothing else.
+    """
     policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
     if not has_identity(policy.home):
         raise ConfigError("--node-config: no identity in its flhe-home; name the node's own config")
-    store = open_store(policy)
+    store = Store(policy.home) if look else open_store(policy)
     return Budget.of(store, store.identity().public, policy.limits)
 
 
@@ -57,21 +62,22 @@ def check_budget(policy: Policy) -> Checks:
     says = f"epsilon {limits['max-epsilon']:g} at delta {limits['delta']:g}"
     try:
         accountant.check_package()
-        store = open_store(policy)
+        kept = witness.find(policy.witness, policy.home, durable=policy.durable, make=False)
     except FlheError as error:
         yield Check("privacy budget", "fail", f"{says}, and {error}", "install it, or mend that")
         return
-    if store.witness.place is None:
+    if kept.place is None:
         mend = "set flhe-witness to a directory on another disk, or in memory"
         yield Check("privacy budget", "fail", f"{says}, and nothing lasting confirms it", mend)
         return
     if has_identity(policy.home):
         try:
+            store = Store(policy.home, kept)
             Budget.of(store, store.identity().public, limits).check_kept()
         except FlheError as error:
-            mend = (
-                "flhe budget --node-config CONFIG shows the record, and confirms it with --confirm"
-            )
+            mend = "correct it; the node sends no update until then"
+            if isinstance(error, BudgetError):
+                mend = "flhe budget --node-config CONFIG shows the record; --confirm confirms it"
             yield Check("privacy budget", "fail", str(error), mend)
             return
     yield Check("privacy budget", "ok", says)

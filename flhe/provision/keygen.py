@@ -62,7 +62,7 @@ def keygen(
     done: list[Path] = []
     try:
         for name, path in written:
-            if not files.create(path, dealt[paths[name]].to_bytes()):
+            if not files.create(path, dealt[paths[name]].to_bytes(), "the directory of --out"):
                 raise ConfigError(
                     f"--out: {path} exists already, and no key is ever overwritten: name another "
                     "directory, or delete the earlier keys once no site uses them"

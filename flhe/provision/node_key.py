@@ -23,7 +23,8 @@ POINT = 97
 def make(path: Path) -> ec.EllipticCurvePrivateKey:
     """Write a new private key as `flower-supernode` reads it, 0600; ConfigError if the file exists."""
     key = ec.generate_private_key(ec.SECP384R1())
-    if not create(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())):
+    data = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    if not create(path, data, f"{path.parent}"):
         raise ConfigError(f"{path} exists already, and no key is overwritten: name another file")
     return key
 

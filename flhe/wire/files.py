@@ -70,15 +70,20 @@ def mapped(path: Path | str) -> memoryview:
             return memoryview(file.read())
 
 
-def create(path: Path, data: bytes) -> bool:
-    """Make a new file; return False, and write nothing, if it exists."""
-    with os_errors("write"):
+def create(path: Path, data: bytes, where: str = HOME) -> bool:
+    """Make a new file; return False, and write nothing, if it exists. On any error there is none."""
+    with os_errors("write", where):
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o600)
         except FileExistsError:
             return False
-        _write_all(handle, [data])
-        _sync(path.parent)
+        try:
+            _write_all(handle, [data])
+            _sync(path.parent)
+        except BaseException:
+            with suppress(StoreError):  # the first error says more
+                erase(path)
+            raise
         return True
 
 

@@ -178,6 +178,9 @@ def test_a_service_runs_what_its_unit_runs(name: str, tmp_path: Path) -> None:
     theirs = " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)).replace("%i", "cardio")
     for key, value in (each.split("=") for each in theirs.split() if "UNBUFFERED" not in each):
         assert found[key] == value or key == "NUMBA_CACHE_DIR", key
+    if name in SITES:  # where a unit is used, node.toml names it
+        layout = Layout("cardio", Path("/etc/flhe"), Path("/var/lib/flhe"), unit=Path(UNIT))
+        assert found["FLHE_WITNESS"] == f"{layout.witness}"
 
 
 def test_a_supernode_reaches_its_gate_and_nothing_else() -> None:

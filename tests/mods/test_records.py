@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from flhe.errors import ProtocolError
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
 from tests.laws import SLOT
+from tests.source import ROOT
 
 
 def sealed(size: int) -> Sealed:
@@ -144,6 +146,11 @@ def test_fields_are_of_exactly_one_type() -> None:
     for name in ("b", "terms", "round"):
         with pytest.raises(ProtocolError, match=f"field '{name}'.* list of bytes"):
             records.bytes_list(record, name)
+
+
+def test_the_page_says_the_protocols_version() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert re.findall(r"the protocol's version \((\d+),", page) == [f"{records.PROTOCOL}"]
 
 
 def test_a_reply_of_another_version_is_none(caplog: pytest.LogCaptureFixture) -> None:

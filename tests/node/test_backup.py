@@ -196,3 +196,17 @@ def test_an_older_model_stays_where_the_new_one_cannot_be_written(
         write_model(Model.initial({"w": np.zeros(3, np.float32)}), out)
     assert out.read_bytes() == b"of the year before"
     assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_arrays_of_any_name_are_written(tmp_path: Path) -> None:
+    names = ("file", "allow_pickle", "b.npy", "layer/0.weight", "../up", "é", "")
+    arrays = {name: np.full(2, at, np.float32) for at, name in enumerate(names)}
+    write_model(Model.initial(arrays), tmp_path / "m.npz")
+    with np.load(tmp_path / "m.npz") as found:
+        assert {*found.files} == {*names}
+        assert all(np.array_equal(found[name], arrays[name]) for name in names)
+    for name, other in (("a", "a.npy"), ("a\0b", "c")):
+        two = {other: np.zeros(1, np.float32), name: np.ones(1, np.float32)}
+        with pytest.raises(ConfigError, match=r"cannot hold the array 'a.*write a \.pt file"):
+            write_model(Model.initial(two), tmp_path / "two.npz")
+        assert not list(tmp_path.glob("*two*"))

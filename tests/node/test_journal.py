@@ -357,6 +357,17 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness, "in_memory", lambda place: False)
 
 
+def test_a_named_place_that_cannot_be_made(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service's directory before its first start: an error, and no other place."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for make in (True, False):
+        with pytest.raises(StoreError, match="it exists once the service has been started"):
+            find(tmp_path / "named", home, make=make)
+    assert not (tmp_path / "named").exists()
+
+
 def test_a_place_of_its_own(home: Path, tmp_path: Path) -> None:
     """The first default that will do, in a directory of this user alone."""
     run = tmp_path / "run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from flhe.node.ledger import LEDGER
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.provision.budgets import budget_of, check_budget
+from flhe.provision.doctor import examine
 from flhe.training.accountant import epsilon
 from flhe.training.contract import Contract
 from tests.mods.harness import TERMS, Group, answer, pinned, refused, update
@@ -75,6 +77,36 @@ def test_doctor_says_whether_a_budget_can_be_kept(tmp_path: Path) -> None:
     assert levels() == ["ok"]
     assert levels(**{"flhe-max-epsilon": 0.0}) == []
     assert levels(**{"flhe-durable": False}) in (["fail"], ["ok"])  # where memory is another disk
+
+
+def test_a_record_that_is_damaged_is_never_confirmed(tmp_path: Path) -> None:
+    known = config(tmp_path)
+    record = tmp_path / "home-a" / LEDGER
+    record.write_bytes(b"no ledger")
+    policy = Policy.of_node(known, run_id=0, node_id=0, simulated=False)
+    [check] = check_budget(policy)
+    assert (check.level, "--confirm" in check.mend) == ("fail", False)
+    for said in (
+        check.says,
+        bad("budget", "--node-config", text_of(known)),
+        bad("budget", "--node-config", text_of(known), "--confirm"),
+    ):
+        assert "is damaged: put its file back" in said
+        assert "or begin with a new identity" in said
+    assert record.read_bytes() == b"no ledger"
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["identity", "no identity"])
+def test_doctor_makes_nothing(made: bool, tmp_path: Path) -> None:
+    known = config(tmp_path)
+    home, apart = tmp_path / "home-a", tmp_path / "apart"
+    if not made:
+        shutil.rmtree(home)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for place in (apart, apart / "inner"):
+        policy = {**known, "flhe-witness": str(place)}
+        assert {check.name for check in examine(policy)} >= {"home", "privacy budget"}
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 # --- a second federation: refused by name, permitted by the site's administrator, once ---

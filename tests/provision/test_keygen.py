@@ -115,14 +115,14 @@ def test_no_key_is_overwritten(tmp_path: Path) -> None:
 def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create, made = files.create, []
 
-    def full(path: Path, data: bytes) -> bool:
+    def full(path: Path, data: bytes, where: str) -> bool:
         if len(made) == 2:
-            raise StoreError("cannot write in the state directory: No space left on device")
+            raise StoreError(f"cannot write in {where}: No space left on device")
         made.append(path)
-        return create(path, data)
+        return create(path, data, where)
 
     monkeypatch.setattr(files, "create", full)
-    assert "No space left" in deal(tmp_path, do=bad)
+    assert "in the directory of --out: No space left" in deal(tmp_path, do=bad)
     assert len(made) == 2
     assert not list((tmp_path / "keys").iterdir())
 

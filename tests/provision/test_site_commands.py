@@ -32,75 +32,8 @@ from flhe.provision.site.commands import GATE
 from flhe.provision.site.layout import GATE_UNIT, UNIT, Layout
 from tests.deploy.test_shelf import key_files
 from tests.keys.agreement import sites
+from tests.provision.party import FILE, NAMES, Party
 from tests.provision.site import bad, good, run
-
-NAMES = ("site-a", "site-b", "site-c")
-FILE = "cardio.flhe"
-
-
-class Party:
-    """All of a federation's directories below one, and what its people type."""
-
-    def __init__(self, tmp: Path) -> None:
-        self.tmp, self.desk = tmp, tmp / "desk"
-        self.file = self.desk / FILE
-
-    def layout(self, name: str) -> Layout:
-        return Layout.of("cardio", self.tmp / name)
-
-    def card(self, name: str) -> Path:
-        return self.layout(name).card()[0]
-
-    def init(self, *names: str) -> None:
-        for name in names:
-            good("site", "init", "cardio", "--name", name, "--dir", self.tmp / name, "--yes")
-
-    def new(self, *more: object) -> str:
-        reviewer = key_files(self.tmp, "reviewer").with_name("reviewer.pub")
-        words = ("new", "cardio", "--address", "localhost:8000", "--reviewer", reviewer)
-        more = ("--scheme", "flashe", *more)
-        return good("federation", *words, "--dir", self.desk, *more)
-
-    def add(self, *names: str) -> str:
-        return good("federation", "add", self.desk, *map(self.card, names), "--yes")
-
-    def publish(self) -> Published:
-        good("federation", "publish", self.desk)
-        return Published.read(self.file)
-
-    def words(self, name: str, file: Path | None = None) -> tuple[object, ...]:
-        file = file or self.file
-        pinned = Published.read(file).roster.hash.hex()
-        return ("site", "join", file, "--dir", self.tmp / name, "--roster-hash", pinned)
-
-    def join(self, *names: str) -> None:
-        for name in names:
-            good(*self.words(name))
-
-
-@pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A federation in which every site has joined; `first.flhe` is an earlier file of it."""
-    party = Party(tmp_path_factory.mktemp("federation"))
-    party.init(*NAMES)
-    party.new()
-    party.add(*NAMES)
-    party.publish()
-    shutil.copy(party.file, party.tmp / "first.flhe")
-    party.publish()
-    party.join(*NAMES)
-    return party.tmp
-
-
-@pytest.fixture
-def party(ready: Path, tmp_path: Path) -> Party:
-    """A copy, whose node configs name the copied directories."""
-    shutil.copytree(ready, tmp_path / "copy")
-    for name in NAMES:
-        path = tmp_path / "copy" / name / "node.toml"
-        path.write_text(path.read_text().replace(str(ready), str(tmp_path / "copy")))
-    return Party(tmp_path / "copy")
-
 
 # --- all of it ---
 
@@ -231,6 +164,7 @@ def test_root_owns_the_settings_and_the_nodes_user_its_keys(
         for path, (owner, mode) in owners.items():
             found = path.stat()
             assert (found.st_uid, found.st_mode & 0o777) == (owner, mode), path
+        assert parse(f"{layout.settings}")["flhe-witness"] == "/run/flhe-cardio"
         with pytest.raises(ConfigError, match="set up already"):
             setup.init(layout, "site-a", yes=True)
         with pytest.raises(ConfigError, match="expected user nobody"):
@@ -275,6 +209,19 @@ def test_a_system_has_its_own_places() -> None:
         unit = units.read(name)
         assert f"flhe site {command}\n" in unit
         assert "@BIN@" not in unit
+    unit = units.read(UNIT)
+    assert {"RuntimeDirectory=flhe-%i", "RuntimeDirectoryPreserve=yes"} <= set(unit.splitlines())
+    assert "FLHE_WITNESS" not in unit  # the settings name it, for an administrator's shell too
+    assert replace(here, unit=Path(UNIT)).witness == Path("/run/flhe-cardio")
+    assert here.witness is None
+
+
+def test_a_status_asks_for_no_witness(party: Party) -> None:
+    layout = party.layout("site-a")
+    place = party.tmp / "missing" / "place"
+    text = layout.settings.read_text()
+    layout.settings.write_text(node_file.pin(text, "flhe-witness", f"{place}"))
+    assert status.state_of(layout)["budget"].startswith("epsilon 0 of")
 
 
 def test_the_gate_has_the_sites_own_settings(party: Party) -> None:
@@ -379,32 +326,6 @@ def test_a_key_that_changes_without_a_revocation_is_shown() -> None:
     assert f"! the key {bytes(8).hex()} was revoked, and is no longer" in shown
     assert "* Schemes: flashe, sash." in shown
     assert rosters.difference(before, before).startswith("Nothing differs")
-
-
-def test_a_key_is_rotated_and_the_old_one_works_until_then(party: Party) -> None:
-    layout, where = party.layout("site-b"), ("cardio", "--dir", party.tmp / "site-b")
-    old = Card.read(party.card("site-b")).public
-    assert "nothing was written" in bad("site", "rotate", *where)
-    good("site", "rotate", *where, "--yes")
-    assert "under way" in bad("site", "rotate", *where, "--yes")
-    card = layout.rotated / "site-b.card"
-    new = Card.read(card).public
-    party.join("site-b")  # the old key, which the file lists
-    assert Card.read(party.card("site-b")).public == old  # the gate's
-    assert Store(Path(str(parse(f"{layout.settings}")["flhe-home"]))).identity().public == old
-    assert "site-b" in run("federation", "add", party.desk, card).stderr
-    good("federation", "add", party.desk, card, "--yes")
-    roster = party.publish().roster
-    assert (roster.name(new), roster.revoked) == ("site-b", (old,))
-    assert "the old one is revoked" in run(*party.words("site-a")).stderr
-    party.join(*NAMES)
-    after = party.layout("site-b")
-    assert (Store(after.home).identity().public, after.next_home()) == (new, None)
-    assert (Card.read(party.card("site-b")).public, layout.rotated.exists()) == (new, False)
-    assert Store(layout.home).identity().public == old  # models that it sealed open with it
-    assert (after.home.stat().st_mode & 0o777) == 0o700
-    checks = {check.name: check.level for check in start.examine(after, GATE)}
-    assert {checks["member"], checks["roster hash"]} == {"ok"}
 
 
 def test_the_default_bound_is_what_the_page_says(party: Party) -> None:

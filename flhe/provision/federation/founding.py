@@ -41,7 +41,7 @@ def found(
         for path in keys:
             name = path.name if path.suffix == ".pub" else f"{path.name}.pub"
             data = public_files.read(path, MAX_PEM, "the reviewer's key")
-            files.create(office.folder("reviewers") / name, data)
+            files.create(office.folder("reviewers") / name, data, f"{root}")
         office.folder("tls")
         if given is None:
             host = terms.address.rpartition(":")[0].strip("[]")

@@ -60,5 +60,5 @@ def keep(tls: TlsFiles, authority: bytes, certificate: bytes, key: bytes) -> Non
     """Write the files; ConfigError if one exists."""
     files = ((tls.authority, authority), (tls.certificate, certificate), (tls.key, key))
     for path, data in files:
-        if not create(path, data):
+        if not create(path, data, f"{path.parent}"):
             raise ConfigError(f"{path} exists already, and is not overwritten: name another one")

@@ -145,7 +145,8 @@ def _write(layout: Layout, file: Published, home: Path) -> None:
     layout.write(layout.roster, file.roster.to_bytes())
     layout.write(layout.settings, text.encode())
     layout.write(layout.joined, file.to_bytes())
-    if home != layout.home:
+    if home == layout.next_home():  # also where an earlier join was cut short after the settings
         path, _ = layout.card()
         layout.write(path, (layout.rotated / path.name).read_bytes())
+        (layout.rotated / "home").unlink()  # first: without it no rotation is under way
         shutil.rmtree(layout.rotated)

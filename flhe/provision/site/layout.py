@@ -3,6 +3,7 @@
     /etc/flhe/NAME   0750 root:flhe    node.toml  node.key  SITE.card  and what `site join` writes
     /var/lib/flhe/NAME   0700 flhe     the state directory: identity, journals, budget
     /var/lib/flhe-gate/NAME   0700 flhe-gate   the gate's directory
+    /run/flhe-NAME   0700 flhe         the witness, in memory; systemd makes it
 
 Where root owns the settings, the app that runs as `flhe` cannot change them, and what runs as `flhe`
 reads nothing of the gate's.
@@ -98,6 +99,11 @@ class Layout:
     def gate_home(self) -> Path:
         """Directory of the gate."""
         return Path("/var/lib/flhe-gate") / self.name if self.user else self.config / "gate"
+
+    @property
+    def witness(self) -> Path | None:
+        """The unit's RuntimeDirectory, for the witness; None where the site has no unit."""
+        return Path("/run") / f"flhe-{self.name}" if self.unit else None
 
     def next_home(self) -> Path | None:
         """Return the state directory that `site rotate` made, until the site joins with it."""

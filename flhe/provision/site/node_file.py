@@ -23,9 +23,14 @@ _HEAD = """\
 """
 
 
-def render(home: Path, roster: Path) -> str:
-    """Return a new file: the two paths are set, all else is a comment with its default."""
+def render(home: Path, roster: Path, witness: Path | None = None) -> str:
+    """Return a new file: the paths are set, all else is a comment with its default.
+
+    Without `witness` its place is a default one.
+    """
     here = {"home": str(home), "roster": str(roster)}
+    if witness is not None:
+        here["witness"] = str(witness)
     lines = [_HEAD]
     for key, meaning, default in _declared():
         lines.append(f"# {meaning}")

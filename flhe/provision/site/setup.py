@@ -90,7 +90,7 @@ def plan(layout: Layout, site: str) -> list[Step]:
         access = f"its key 0600, {keeper}"
         steps.append(Step("gate's certificate", where, access, lambda: _gate(layout)))
     if not layout.settings.exists():
-        text = node_file.render(layout.home, layout.roster).encode()
+        text = node_file.render(layout.home, layout.roster, layout.witness).encode()
         write = lambda: layout.write(layout.settings, text)  # noqa: E731
         steps.append(Step("settings", f"{layout.settings}", readers, write))
     for name in (GATE_UNIT, UNIT):

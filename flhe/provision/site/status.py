@@ -112,7 +112,7 @@ def _round(entry: Entry) -> dict[str, Any]:
 
 def _budget(layout: Layout) -> str:
     try:
-        spent = budgets.answer(budgets.budget_of(parse(f"{layout.settings}"))).data
+        spent = budgets.answer(budgets.budget_of(parse(f"{layout.settings}"), look=True)).data
     except FlheError as error:
         return f"unknown: {error}"
     assert isinstance(spent, dict)
