@@ -37,10 +37,9 @@ class Survival(NamedTuple):
     @property
     def medians(self) -> list[float]:
         """Return each group's first time that at most half survive; NaN if more survive to the end."""
-        return [
-            float(self.times[np.argmax(share <= 0.5)]) if np.any(share <= 0.5) else math.nan
-            for share in self.survival
-        ]
+        # The product of shares that is exactly a half may be a float just above it.
+        half = self.survival <= 0.5 + 1e-9
+        return [float(self.times[np.argmax(at)]) if np.any(at) else math.nan for at in half]
 
     @property
     def log_rank(self) -> tuple[float, int, float]:

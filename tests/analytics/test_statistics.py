@@ -189,6 +189,13 @@ def test_medians_are_the_first_time_that_half_are_gone() -> None:
         _ = of(KaplanMeier("days", "died"), table).log_rank
 
 
+def test_a_median_is_not_late_for_a_half_that_floats_miss() -> None:
+    table = {"days": np.arange(1, 25), "died": np.ones(24, np.int64)}
+    found = of(KaplanMeier("days", "died"), table)
+    assert found.survival[0, 11] > 0.5
+    assert found.medians == [12.0]
+
+
 @pytest.mark.parametrize("freedom", range(1, 8))
 @pytest.mark.parametrize("statistic", [0.0, 1e-3, 0.7, 5.0, 40.0])
 def test_chi_square_is_scipys(statistic: float, freedom: int) -> None:
