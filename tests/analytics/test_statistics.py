@@ -156,11 +156,12 @@ def test_kaplan_meier_is_scipys() -> None:
     np.testing.assert_allclose(ours[inside], low[inside], rtol=1e-9)
 
 
-def test_log_rank_is_scipys() -> None:
+@pytest.mark.parametrize("stages", [("I", "II"), ("I", "II", "III"), ("0", "I", "II")])
+def test_log_rank_is_scipys_whatever_groups_are_empty(stages: tuple[str, ...]) -> None:
     table = rows(600)
     some = np.isin(table["stage"], ["I", "II"])
     two = {name: values[some] for name, values in table.items()}
-    schema = Schema(stage=Choice("I", "II"), days=Whole(-3, 60), died=Choice(0, 1))
+    schema = Schema(stage=Choice(*stages), days=Whole(-3, 60), died=Choice(0, 1))
     asked = KaplanMeier("days", "died", by="stage")
     found = asked.result(schema, asked.answer(schema, two))
     sides = []
@@ -174,6 +175,14 @@ def test_log_rank_is_scipys() -> None:
     assert freedom == 1
     assert statistic == pytest.approx(theirs.statistic**2, rel=1e-9)
     assert p == pytest.approx(theirs.pvalue, rel=1e-9)
+
+
+@pytest.mark.parametrize("stages", [[], ["II"]])
+def test_log_rank_of_less_than_two_groups_with_rows_is_nan(stages: list[str]) -> None:
+    table = rows(50)
+    some = np.isin(table["stage"], stages)
+    found = of(ASKED["kaplan-meier"], {name: values[some] for name, values in table.items()})
+    np.testing.assert_equal(found.log_rank, (math.nan, 0, math.nan))
 
 
 def test_medians_are_the_first_time_that_half_are_gone() -> None:
