@@ -123,6 +123,21 @@ def test_covariance_and_correlation_are_numpys() -> None:
     np.testing.assert_allclose(found.correlation, np.corrcoef(both), rtol=1e-8)
 
 
+def test_a_correlation_is_never_beyond_one() -> None:
+    x = np.random.default_rng(6).random(5)
+    schema = Schema(a=Real(0, 1), b=Real(-3, 7))
+    asked = Covariance(("a", "b"))
+    found = asked.result(schema, asked.answer(schema, {"a": x, "b": 10 * x - 3})).correlation
+    assert np.abs(found).max() == 1
+
+
+def test_a_variance_beyond_floats_is_infinite() -> None:
+    schema, table = Schema(a=Real(-1e200, 1e200)), {"a": np.array([-1e200, 1e200])}
+    asked = Variance("a")
+    found = asked.result(schema, asked.answer(schema, table))
+    assert (found.mean, found.variance, found.deviation) == (0, math.inf, math.inf)
+
+
 def test_histogram_is_numpys() -> None:
     table = {"age": np.array([0.0, 17.9, 18.0, 64.0, 120.0])}
     np.testing.assert_array_equal(of(ASKED["histogram"], table), [2, 2, 1])
@@ -209,6 +224,10 @@ def test_a_median_is_not_late_for_a_half_that_floats_miss() -> None:
 @pytest.mark.parametrize("statistic", [0.0, 1e-3, 0.7, 5.0, 40.0])
 def test_chi_square_is_scipys(statistic: float, freedom: int) -> None:
     assert chi_square_tail(statistic, freedom) == pytest.approx(stats.chi2.sf(statistic, freedom))
+
+
+def test_a_chi_square_tail_is_one_at_most() -> None:
+    assert chi_square_tail(499.5, 999) == 1
 
 
 def test_no_rows_at_all_are_no_statistic_but_no_error() -> None:
