@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Mapping
 from itertools import pairwise
 from types import SimpleNamespace
@@ -255,6 +256,34 @@ def test_a_table_that_does_not_fit_is_refused(case: str) -> None:
     with pytest.raises(error) as told:
         asked.answer(SCHEMA, {name: np.array(values) for name, values in table.items()})
     assert "120.5" not in str(told.value)
+
+
+class Missing:
+    """Like pandas' NA: no number, and neither equal to anything nor different."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+CELLS = {"text": "secret", "None": None, "NA": Missing(), "too large": 10**400}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("column", SCHEMA.columns)
+def test_a_cell_of_another_kind_is_refused_without_its_value(column: str, kind: str) -> None:
+    with pytest.raises(RangeError) as told:
+        SCHEMA.take({column: np.array([CELLS[kind], 1], object)}, column)
+    assert "secret" not in "".join(traceback.format_exception(told.value))
+
+
+def test_objects_that_are_numbers_are_taken() -> None:
+    taken = {
+        name: SCHEMA.take({name: np.array([21, 30], object)}, name) for name in ("age", "days")
+    }
+    np.testing.assert_equal(taken, {"age": [21.0, 30.0], "days": [24, 33]})
+    assert {values.dtype.kind for values in taken.values()} == {"f", "i"}
 
 
 @pytest.mark.parametrize(
