@@ -228,7 +228,8 @@ class Histogram(Statistic):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "edges", tuple(map(float, self.edges)))
+        # + 0.0 makes -0.0 zero: one question has one spelling.
+        object.__setattr__(self, "edges", tuple(float(edge) + 0.0 for edge in self.edges))
 
     def check(self, schema: Schema) -> None:
         """Require a real column, and two ascending edges or more."""

@@ -39,6 +39,7 @@ from flhe.analytics.ask import STATISTICS
 from flhe.analytics.statistics import chi_square_tail
 from flhe.errors import ConfigError, NotFiniteError, ProtocolError, RangeError
 from flhe.mods import records
+from flhe.training.query import Query
 
 SCHEMA = Schema(
     age=Real(0, 120),
@@ -405,6 +406,14 @@ def test_the_same_question_does_not_come_in_two_guises(how: str) -> None:
     assert isinstance(answer(ConfigRecord(asked), CONTEXT), ArrayRecord)
     with pytest.raises((ConfigError, TypeError)):
         answer(ConfigRecord({**asked, **GUISES[how]}), CONTEXT)
+
+
+def test_zero_has_one_spelling_among_edges() -> None:
+    plus, minus = (Histogram("age", (zero, 0.5)).parameters(TWO) for zero in (0.0, -0.0))
+    assert Query.of("histogram", plus).hash() == Query.of("histogram", minus).hash()
+    answer = answers(TWO, lambda _: {"age": np.array([3.0])})["histogram"]
+    with pytest.raises(ConfigError, match="spelling"):
+        answer(ConfigRecord({**plus, "edges": [-0.0, 0.5]}), CONTEXT)
 
 
 def test_only_what_is_named_is_answered() -> None:
