@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import PROMISED
+from flhe.coding.sensitivity import places_of
 from flhe.errors import ConfigError
 from flhe.math.prg import drawn, words
 
@@ -57,6 +59,37 @@ def poisson_batch(
     return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
 
 
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters that require a gradient; ConfigError if none can be one record's."""
+    import torch
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"layer {name!r} mixes the examples of a batch, so no gradient is one record's: use "
+                "group norm or layer norm"
+            )
+    state = model.state_dict()
+    if odd := [name for name, value in state.items() if not value.is_floating_point()]:
+        raise ConfigError(f"buffer {odd[0]!r} is not floating-point: noise is added to floats only")
+    trained = {
+        name: value.detach() for name, value in model.named_parameters() if value.requires_grad
+    }
+    if not trained:
+        raise ConfigError("clipped_gradients: the model has no parameter that requires a gradient")
+    if small := [name for name, value in trained.items() if value.itemsize < 4]:
+        raise ConfigError(
+            f"parameter {small[0]!r} must be float32 or float64, not {trained[small[0]].dtype}: with a "
+            "sum rounded to 16 bits one record may change it by more than max_norm; use model.float()"
+        )
+    return trained
+
+
+def _squares(gradients: Tensor) -> Tensor:
+    """Return the squared norm of each example's gradient, float64 (examples,)."""
+    return gradients.unsqueeze(-1).flatten(1).double().square().sum(1)
+
+
 def clipped_gradients(
     model: nn.Module,
     loss: Loss,
@@ -68,51 +101,53 @@ def clipped_gradients(
 ) -> dict[str, Tensor]:
     """Return the sum over examples of gradients, each scaled down to the L2 norm `max_norm`.
 
-    The result has the names and shapes of the model's state: gradients of parameters, in float32;
-    zeros for parameters without gradients and for floating-point buffers. `inputs` and `targets`
+    The result has the names, shapes and precision of the model's state: gradients of parameters; zeros
+    for parameters without gradients and for floating-point buffers. A tied weight's gradient is under
+    each of its names, and counts in the norm as often, because all are sent. `inputs` and `targets`
     hold one example a row; `at_a_time` of them are in memory with a gradient each. No examples give
     zeros, and so does one whose gradient is not finite.
 
-    Raises ConfigError: a norm that is not positive; a buffer that is not floating-point, or a layer
-    whose outputs mix examples (batch norm), so that no gradient is of one example.
+    Raises ConfigError: a norm that is not positive; no parameter that requires a gradient, or one of
+    16 bits; a buffer that is not floating-point, or a layer whose outputs mix examples (batch norm),
+    so that no gradient is of one example.
     """
     import torch
     from torch.func import functional_call, grad, vmap
 
     if not 0 < max_norm < math.inf:
         raise ConfigError(f"clipped_gradients(max_norm={max_norm}): must be positive and finite")
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"layer {name!r} mixes the examples of a batch, so no gradient is one record's: use "
-                "group norm or layer norm"
-            )
-    state = {name: value.detach() for name, value in model.state_dict().items()}
-    if odd := [name for name, value in state.items() if not value.is_floating_point()]:
-        raise ConfigError(f"buffer {odd[0]!r} is not floating-point: noise is added to floats only")
-    trained = {
-        name: value.detach() for name, value in model.named_parameters() if value.requires_grad
-    }
-    fixed = {name: value for name, value in state.items() if name not in trained}
+    state, trained = model.state_dict(keep_vars=True), _trained(model)
+    known = dict((*model.named_parameters(), *model.named_buffers()))
+    first = {id(value): name for name, value in known.items()}
+    names = {name: first.get(id(value), name) for name, value in state.items()}
+    copies, places = Counter(names.values()), places_of(model)
+    fixed = {name: value.detach() for name, value in known.items() if name not in trained}
 
     def of_one(weights: dict[str, Tensor], one: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(model, {**fixed, **weights}, (one.unsqueeze(0),))
+        values = {**fixed, **weights}
+        placed = {place: values[name] for place, name in places.items()}
+        outputs = functional_call(model, placed, (one.unsqueeze(0),), tie_weights=False)
         return loss(outputs, target.unsqueeze(0))
 
     each = vmap(grad(of_one), in_dims=(None, 0, 0), randomness="different")
-    sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in state.items()}
+    sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in trained.items()}
     for at in range(0, len(targets), at_a_time):
         part = slice(at, at + at_a_time)
         found = each(trained, inputs[part], targets[part])
-        squares = sum(g.flatten(1).double().square().sum(1) for g in found.values())
-        assert isinstance(squares, torch.Tensor)
+        of_each = (copies[n] * _squares(gradients) for n, gradients in found.items())
+        squares = torch.stack(list(of_each)).sum(0)
         # A refusal, or NaN in the sum, would reveal such a record.
         sound = squares.isfinite()
         factors = torch.where(sound, max_norm / squares.sqrt().clamp(min=max_norm), 0)
         for name, gradients in found.items():
             clipped = torch.where(sound.view(-1, *(1,) * (gradients.dim() - 1)), gradients, 0)
             sums[name] += torch.tensordot(factors, clipped.double(), dims=1)
-    return {name: total.float() for name, total in sums.items()}
+    return {
+        name: sums[names[name]].to(value.dtype)
+        if names[name] in sums
+        else torch.zeros_like(value.detach())
+        for name, value in state.items()
+    }
 
 
 def reply(

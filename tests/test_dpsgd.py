@@ -70,6 +70,60 @@ def test_gradients_are_those_of_one_example_after_the_other(at_a_time: int) -> N
         torch.testing.assert_close(sums[name], total, rtol=1e-4, atol=1e-5)
 
 
+class Shapes(nn.Module):
+    """Parameters without dimensions and without values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.none = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.empty(0, 2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.none, self.scale * inputs])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parameters_of_every_shape_and_precision_have_gradients(dtype: torch.dtype) -> None:
+    model, inputs = Shapes().to(dtype), torch.tensor([[1.0, 2], [30, 0]], dtype=dtype)
+    sums = clipped_gradients(
+        model, lambda out, _: out.sum(), inputs, torch.zeros(2, dtype=dtype), max_norm=10.0
+    )
+    assert {(total.dtype, total.shape) for total in sums.values()} == {
+        (value.dtype, value.shape) for value in model.state_dict().values()
+    }
+    assert sums["scale"].item() == 13
+
+
+def tied() -> nn.Sequential:
+    """A weight that two layers have, and a layer that is in two places."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))
+    model[1].weight = model[0].weight
+    return model.append(model[2])
+
+
+def test_a_tied_weight_counts_under_each_of_its_names() -> None:
+    """All names are sent, so the noise must be for the norm of all."""
+    model, inputs, targets = tied(), torch.randn(1, 3), torch.zeros(1, 3)
+    functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    wanted = {n: p.grad for n, p in model.named_parameters(remove_duplicate=False)}
+    norm = math.sqrt(sum(float(g.square().sum()) for g in wanted.values() if g is not None))
+    sums = clipped_gradients(model, functional.mse_loss, inputs, targets, max_norm=norm / 2)
+    for name, gradient in wanted.items():
+        assert gradient is not None
+        torch.testing.assert_close(sums[name], gradient / 2)
+    model.load_state_dict(sums)
+
+
+def test_models_without_a_gradient_that_noise_can_hide_are_refused() -> None:
+    data, model = (torch.zeros(2, 3), torch.zeros(2).long()), nn.Linear(3, 2)
+    with pytest.raises(ConfigError, match="16 bits"):
+        clipped_gradients(model.bfloat16(), functional.cross_entropy, *data, max_norm=1.0)
+    with pytest.raises(ConfigError, match="requires a gradient"):
+        clipped_gradients(
+            model.requires_grad_(False), functional.cross_entropy, *data, max_norm=1.0
+        )
+
+
 def test_no_example_changes_a_sum_by_more_than_the_norm() -> None:
     model = network()
     inputs, targets = 50 * torch.randn(6, 1, 8, 8), torch.randint(0, 5, (6,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +60,11 @@ class Real:
         return (self.high - self.low) / 2
 
     def take(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return its values, shape (rows,); RangeError out of bounds, NotFiniteError for NaN."""
-        taken = np.asarray(values, np.float64)
+        """Return its values, shape (rows,).
+
+        Raises RangeError: out of bounds, or no number; NotFiniteError: NaN.
+        """
+        taken = _floats(name, values)
         if not np.all(np.isfinite(taken)):
             raise NotFiniteError(f"column {name!r} holds NaN or infinity: leave such rows out")
         if np.any(taken < self.low) or np.any(taken > self.high):
@@ -104,7 +108,15 @@ class Whole:
         return whole - self.low
 
 
+def _floats(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError, OverflowError):  # their texts may hold a cell's value
+        raise RangeError(f"column {name!r} holds a value that is not a number") from None
+
+
 def _whole(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+    values = _floats(name, values)
     if not np.all(np.isfinite(values)) or np.any(values != np.rint(values)):
         raise RangeError(f"column {name!r} holds a value that is not a whole number")
     return values.astype(np.int64)
@@ -126,8 +138,9 @@ class Choice:
     def take(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
         """Return each value's index among the choices, shape (rows,); RangeError for any other."""
         taken, places = np.asarray(values), np.full(len(values), -1, np.int64)
-        for place, value in enumerate(self.values):
-            places[taken == value] = place
+        with suppress(TypeError):  # pandas' NA compares with nothing, so no place is found
+            for place, value in enumerate(self.values):
+                places[taken == value] = place
         if np.any(places < 0):
             raise RangeError(
                 f"column {name!r} holds a value that is not one of its schema's choices"

@@ -129,8 +129,8 @@ class Mean(Statistic):
         mean = _mean(column, total, rows)
         if "squares" not in sums or rows < 2:
             return Moments(rows, mean)
-        spread = _central(sums["squares"].tolist(), total, total, rows) * column.half**2
-        return Moments(rows, mean, spread)
+        spread = _central(sums["squares"].tolist(), total, total, rows)
+        return Moments(rows, mean, spread * column.half * column.half)
 
 
 def _mean(column: Real, total: int, rows: int) -> float:
@@ -174,7 +174,8 @@ class Covariances(NamedTuple):
         """Covariance of standardized columns; NaN for a constant one."""
         deviations = np.sqrt(np.diag(self.covariance))
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(self.covariance / np.outer(deviations, deviations))
+            found = self.covariance / np.outer(deviations, deviations)
+        return np.asarray(np.clip(found, -1, 1))
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,8 @@ class Histogram(Statistic):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "edges", tuple(map(float, self.edges)))
+        # + 0.0 makes -0.0 zero: one question has one spelling.
+        object.__setattr__(self, "edges", tuple(float(edge) + 0.0 for edge in self.edges))
 
     def check(self, schema: Schema) -> None:
         """Require a real column, and two ascending edges or more."""
@@ -334,4 +336,4 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     while order < freedom / 2:
         tail += math.exp(order * math.log(half) - half - math.lgamma(order + 1)) if half else 0.0
         order += 1
-    return tail
+    return min(tail, 1.0)

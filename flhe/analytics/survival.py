@@ -37,14 +37,16 @@ class Survival(NamedTuple):
     @property
     def medians(self) -> list[float]:
         """Return each group's first time that at most half survive; NaN if more survive to the end."""
-        return [
-            float(self.times[np.argmax(share <= 0.5)]) if np.any(share <= 0.5) else math.nan
-            for share in self.survival
-        ]
+        # The product of shares that is exactly a half may be a float just above it.
+        half = self.survival <= 0.5 + 1e-9
+        return [float(self.times[np.argmax(at)]) if np.any(at) else math.nan for at in half]
 
     @property
     def log_rank(self) -> tuple[float, int, float]:
         """Return statistic, degrees of freedom, p-value of the test that all groups have one curve.
+
+        A group with nobody at risk at any event does not count; with fewer than two others, statistic
+        and p-value are NaN.
 
         Raises ConfigError: there is only one group.
         """
@@ -53,13 +55,17 @@ class Survival(NamedTuple):
         risk, died = self.at_risk.astype(np.float64), self.events.astype(np.float64)
         everyone, deaths = risk.sum(0), died.sum(0)
         at = (deaths > 0) & (everyone > 0)
-        risk, died, everyone, deaths = risk[:, at], died[:, at], everyone[at], deaths[at]
+        everyone, deaths = everyone[at], deaths[at]
+        some = (risk[:, at] * deaths / everyone).sum(1) > 0
+        freedom = max(int(some.sum()) - 1, 0)
+        if not freedom:
+            return math.nan, freedom, math.nan
+        risk, died = risk[some][:, at], died[some][:, at]
         excess = (died - risk * deaths / everyone).sum(1)
         left = np.where(everyone > 1, (everyone - deaths) / np.maximum(everyone - 1, 1), 0.0)
         share = risk / everyone
         weight = deaths * left
         covariance = np.diag((share * weight).sum(1)) - (share * weight) @ share.T
-        freedom = len(self.groups) - 1
         inverse = np.linalg.pinv(covariance[:-1, :-1])  # the excesses of all groups sum to 0
         statistic = float(excess[:-1] @ inverse @ excess[:-1])
         return statistic, freedom, chi_square_tail(statistic, freedom)

@@ -92,7 +92,8 @@ class DiscreteGaussian(Codec):
         same in every round. 0, for members alone, is the number of senders.
     largest : float
         Largest absolute value of a member's vector, in the update's own units; larger values are
-        cut. 0 is l2 for members, l2 * divisor for records: then none is cut.
+        cut. 0 is l2 for members, so none is cut, and l2 * divisor for records: a sum of gradients is
+        cut only if its batch has more than `divisor` records. Cutting costs accuracy, not privacy.
     bits : int
         Bits of one integer, sign included, 8 to 32; 0 until the cohort sets them.
     """

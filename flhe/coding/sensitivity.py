@@ -165,7 +165,7 @@ def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
 
 
-def _places(model: nn.Module) -> dict[str, str]:
+def places_of(model: nn.Module) -> dict[str, str]:
     """Return the places of the model's tensors, each once, and the names that they are known by.
 
     A shared module is one place; a weight that is tied in several modules is several.
@@ -285,7 +285,7 @@ class MixedDerivatives:
             self.others[name] = _widened(buffer.detach())
         if not any(weight.numel() for weight in self.weights.values()):
             raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
-        self._places = _places(model)
+        self._places = places_of(model)
 
     @property
     def like(self) -> Tensor:

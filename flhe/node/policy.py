@@ -400,7 +400,7 @@ def listed_metric(name: str, metrics: Collection[str]) -> bool:
     if name in metrics:
         return True
     prefix, _, rest = name.replace("-", "_").partition("_")
-    return prefix in PREFIXES and rest in metrics
+    return prefix in PREFIXES and rest in {metric.replace("-", "_") for metric in metrics}
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:

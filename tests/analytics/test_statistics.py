@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Mapping
 from itertools import pairwise
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ from flhe.analytics.ask import STATISTICS
 from flhe.analytics.statistics import chi_square_tail
 from flhe.errors import ConfigError, NotFiniteError, ProtocolError, RangeError
 from flhe.mods import records
+from flhe.training.query import Query
 
 SCHEMA = Schema(
     age=Real(0, 120),
@@ -123,6 +125,21 @@ def test_covariance_and_correlation_are_numpys() -> None:
     np.testing.assert_allclose(found.correlation, np.corrcoef(both), rtol=1e-8)
 
 
+def test_a_correlation_is_never_beyond_one() -> None:
+    x = np.random.default_rng(6).random(5)
+    schema = Schema(a=Real(0, 1), b=Real(-3, 7))
+    asked = Covariance(("a", "b"))
+    found = asked.result(schema, asked.answer(schema, {"a": x, "b": 10 * x - 3})).correlation
+    assert np.abs(found).max() == 1
+
+
+def test_a_variance_beyond_floats_is_infinite() -> None:
+    schema, table = Schema(a=Real(-1e200, 1e200)), {"a": np.array([-1e200, 1e200])}
+    asked = Variance("a")
+    found = asked.result(schema, asked.answer(schema, table))
+    assert (found.mean, found.variance, found.deviation) == (0, math.inf, math.inf)
+
+
 def test_histogram_is_numpys() -> None:
     table = {"age": np.array([0.0, 17.9, 18.0, 64.0, 120.0])}
     np.testing.assert_array_equal(of(ASKED["histogram"], table), [2, 2, 1])
@@ -156,11 +173,12 @@ def test_kaplan_meier_is_scipys() -> None:
     np.testing.assert_allclose(ours[inside], low[inside], rtol=1e-9)
 
 
-def test_log_rank_is_scipys() -> None:
+@pytest.mark.parametrize("stages", [("I", "II"), ("I", "II", "III"), ("0", "I", "II")])
+def test_log_rank_is_scipys_whatever_groups_are_empty(stages: tuple[str, ...]) -> None:
     table = rows(600)
     some = np.isin(table["stage"], ["I", "II"])
     two = {name: values[some] for name, values in table.items()}
-    schema = Schema(stage=Choice("I", "II"), days=Whole(-3, 60), died=Choice(0, 1))
+    schema = Schema(stage=Choice(*stages), days=Whole(-3, 60), died=Choice(0, 1))
     asked = KaplanMeier("days", "died", by="stage")
     found = asked.result(schema, asked.answer(schema, two))
     sides = []
@@ -176,6 +194,14 @@ def test_log_rank_is_scipys() -> None:
     assert p == pytest.approx(theirs.pvalue, rel=1e-9)
 
 
+@pytest.mark.parametrize("stages", [[], ["II"]])
+def test_log_rank_of_less_than_two_groups_with_rows_is_nan(stages: list[str]) -> None:
+    table = rows(50)
+    some = np.isin(table["stage"], stages)
+    found = of(ASKED["kaplan-meier"], {name: values[some] for name, values in table.items()})
+    np.testing.assert_equal(found.log_rank, (math.nan, 0, math.nan))
+
+
 def test_medians_are_the_first_time_that_half_are_gone() -> None:
     table = {
         "days": np.array([1, 2, 3, 4, 5, 6]),
@@ -189,10 +215,21 @@ def test_medians_are_the_first_time_that_half_are_gone() -> None:
         _ = of(KaplanMeier("days", "died"), table).log_rank
 
 
+def test_a_median_is_not_late_for_a_half_that_floats_miss() -> None:
+    table = {"days": np.arange(1, 25), "died": np.ones(24, np.int64)}
+    found = of(KaplanMeier("days", "died"), table)
+    assert found.survival[0, 11] > 0.5
+    assert found.medians == [12.0]
+
+
 @pytest.mark.parametrize("freedom", range(1, 8))
 @pytest.mark.parametrize("statistic", [0.0, 1e-3, 0.7, 5.0, 40.0])
 def test_chi_square_is_scipys(statistic: float, freedom: int) -> None:
     assert chi_square_tail(statistic, freedom) == pytest.approx(stats.chi2.sf(statistic, freedom))
+
+
+def test_a_chi_square_tail_is_one_at_most() -> None:
+    assert chi_square_tail(499.5, 999) == 1
 
 
 def test_no_rows_at_all_are_no_statistic_but_no_error() -> None:
@@ -220,6 +257,34 @@ def test_a_table_that_does_not_fit_is_refused(case: str) -> None:
     with pytest.raises(error) as told:
         asked.answer(SCHEMA, {name: np.array(values) for name, values in table.items()})
     assert "120.5" not in str(told.value)
+
+
+class Missing:
+    """Like pandas' NA: no number, and neither equal to anything nor different."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+CELLS = {"text": "secret", "None": None, "NA": Missing(), "too large": 10**400}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("column", SCHEMA.columns)
+def test_a_cell_of_another_kind_is_refused_without_its_value(column: str, kind: str) -> None:
+    with pytest.raises(RangeError) as told:
+        SCHEMA.take({column: np.array([CELLS[kind], 1], object)}, column)
+    assert "secret" not in "".join(traceback.format_exception(told.value))
+
+
+def test_objects_that_are_numbers_are_taken() -> None:
+    taken = {
+        name: SCHEMA.take({name: np.array([21, 30], object)}, name) for name in ("age", "days")
+    }
+    np.testing.assert_equal(taken, {"age": [21.0, 30.0], "days": [24, 33]})
+    assert {values.dtype.kind for values in taken.values()} == {"f", "i"}
 
 
 @pytest.mark.parametrize(
@@ -341,6 +406,14 @@ def test_the_same_question_does_not_come_in_two_guises(how: str) -> None:
     assert isinstance(answer(ConfigRecord(asked), CONTEXT), ArrayRecord)
     with pytest.raises((ConfigError, TypeError)):
         answer(ConfigRecord({**asked, **GUISES[how]}), CONTEXT)
+
+
+def test_zero_has_one_spelling_among_edges() -> None:
+    plus, minus = (Histogram("age", (zero, 0.5)).parameters(TWO) for zero in (0.0, -0.0))
+    assert Query.of("histogram", plus).hash() == Query.of("histogram", minus).hash()
+    answer = answers(TWO, lambda _: {"age": np.array([3.0])})["histogram"]
+    with pytest.raises(ConfigError, match="spelling"):
+        answer(ConfigRecord({**plus, "edges": [-0.0, 0.5]}), CONTEXT)
 
 
 def test_only_what_is_named_is_answered() -> None:

@@ -150,6 +150,9 @@ def test_metrics_that_may_leave() -> None:
     assert policy.metrics == ("dice", "train_f1")
     assert all(map(policy.allows_metric, ("dice", "eval_dice", "train_f1")))
     assert not policy.allows_metric("loss")
+    policy = of_node({**FIRST_USE, "flhe-metrics": "my-metric,my_other"})
+    dashed = ("my-metric", "train-my-metric", "train_my-metric", "train_my_metric")
+    assert all(map(policy.allows_metric, (*dashed, "my_other", "eval-my-other", "val_my_other")))
     # Whoever writes flhe-metrics = "" wants nothing to leave.
     assert not of_node({**FIRST_USE, "flhe-metrics": ""}).allows_metric("loss")
 
