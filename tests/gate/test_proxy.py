@@ -249,6 +249,18 @@ def test_a_disk_that_is_full_for_a_moment_costs_no_reply(
     assert link.reply().content == seen["status"][1].content
 
 
+def test_a_reply_that_the_superlink_does_not_want_has_not_passed(
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, tmp_path: Path
+) -> None:
+    asked, _ = seen["status"]
+    with taken(link, up, asked) as site:
+        link.answered.add(asked.metadata.message_id)
+        with pytest.raises(RunNotRunningException):
+            site.push(pushed["status"])
+    assert not link.objects
+    assert codes(tmp_path / "gate") == [("refused", 1033)]
+
+
 @contextmanager
 def process(home: Path, site: Path, port: int, at: int) -> Iterator[subprocess.Popen[str]]:
     """`flhe gate` in a process of its own; killed at the end, as when a machine loses power."""
