@@ -374,13 +374,15 @@ class Federation:
         if opened is not None and opened.get("missed") is True:
             log(WARNING, "node %d reports that its update is missing from the sum", node)
         if ledger.agreed is not None and node in self.members and ledger.agreed.rank(node) == 0:
-            means = content.metric_records
+            means, terms = content.metric_records, self.terms
             self.means |= {
-                r: means[name] for r in ledger.sums if (name := f"{records.MEANS}{r}") in means
+                r: _numbers(means[name], terms.metrics)
+                for r in ledger.sums
+                if (name := f"{records.MEANS}{r}") in means
             }
             found = means.get(f"{records.EVALUATION}{ledger.evaluated}")
             if ledger.evaluation and found is not None:
-                self.evaluations[ledger.evaluated] = found
+                self.evaluations[ledger.evaluated] = _numbers(found, terms.evaluated)
                 ledger.keep_evaluation(ledger.evaluated)
 
     # --- a round ---
@@ -479,3 +481,9 @@ class Federation:
             round_s=time.monotonic() - self.round.began,
             survivors=self.survivors,
         )
+
+
+def _numbers(told: MetricRecord, names: Iterable[str]) -> MetricRecord:
+    """Return the finite means of these names, and no other of a node's words."""
+    found = {name: v for name in names if isinstance(v := told.get(name), float)}
+    return MetricRecord(dict(finite(found)))

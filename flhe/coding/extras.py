@@ -3,8 +3,8 @@
     count | weight | for each metric: weight * value, weight where reported | weight * integer change
 
 Dividing by the summed weight gives FedAvg's weighted means. A metric is fixed-point with 16 bits
-behind the point. If it is missing, not finite or 2**15 and more, it adds nothing to either sum, so
-the mean is over the reporting clients.
+behind the point. If it is missing, not finite or 2**15 and more, it adds nothing to either sum, and
+the metric has no mean: one over fewer clients could be a single client's own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MAX_PRODUCT = 1 << 31
 class Totals:
     """A round's opened extras: the number of contributions, and the sum of their example counts.
 
-    Metrics are weighted means, NaN if no client reported one; integers are weighted mean changes of
-    the integer lane, rounded half up.
+    Metrics are weighted means, NaN unless all clients reported one; integers are weighted mean
+    changes of the integer lane, rounded half up.
     """
 
     count: int
@@ -91,7 +91,7 @@ class Extras:
             total, reported = values[FIXED + 2 * i : FIXED + 2 + 2 * i]
             if not 0 <= reported <= weight or abs(total) > reported * LIMIT * POINT:
                 raise ProtocolError("the opened sum holds an impossible metric; it is refused")
-            metrics[name] = total / reported / POINT if reported > 0 else math.nan
+            metrics[name] = total / weight / POINT if reported == weight else math.nan
         rest = values[FIXED + 2 * len(self.metrics) :]
         integers = [(2 * v + weight) // (2 * weight) for v in rest]
         return Totals(count, weight, metrics, integers)

@@ -65,10 +65,12 @@ class Delivery:
                 Error(code=verdict.code, reason=codes.reason_of(verdict.code) or "")
             )
         answer = self._send(waiting, message, verdict, headers)
-        if answer.status == DONE.status:
+        taken = answer.status == DONE.status
+        if taken:
             self.ledger.note_answered(asked.message_id)
         if not answer.again:
-            self._log(waiting, verdict, began)
+            final = verdict if taken or verdict.reason else stopped("unasked")
+            self._log(waiting, final, began)
         return answer
 
     def _send(
@@ -96,6 +98,8 @@ class Delivery:
             if answer.status != DONE.status:
                 return answer
             response = PushMessagesResponse.FromString(answer.body)
+            if named not in response.objects_to_push:
+                return REJECTED
             waiting.begin(response.session_id, response.objects_to_push)
         below = () if verdict.tree is None else verdict.tree.below
         taken: list[str] = []

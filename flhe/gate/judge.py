@@ -36,7 +36,7 @@ REASONS = {
     "unsigned": "flhe has not signed it",
     "signature": "the signature is not this site's, or is of another reply",
     "size": "it is longer than the gate lets pass",
-    "unasked": "the server has not asked for it, or has its answer",
+    "unasked": "the server has not asked for it, has its answer, or does not take it",
 }
 """Why a reply is stopped: word in the log, and its meaning."""
 

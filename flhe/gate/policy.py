@@ -13,6 +13,7 @@ from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe.mods import records
 from flhe.node.policy import METRICS
 from flhe.schemes.sealed import MAX_HEADER
+from flhe.training.query import MAX_FORM
 from flhe.wire import outgoing
 
 MAX_BYTES = 4 << 30
@@ -39,7 +40,10 @@ def _whole(least: int, end: int) -> Check:
 
 
 _FLAG: Check = lambda value: type(value) is bool  # noqa: E731
-_STEPS = ("mean-squares", "supports", "update", "evaluation", "consist", "unmask", "void", "total")
+_STEPS = (
+    *("mean-squares", "supports", "update", "evaluation", "consist", "unmask", "void"),
+    *("query", "total"),
+)
 
 FIELDS: dict[str, dict[str, Check]] = {
     records.REPLY: {
@@ -52,6 +56,7 @@ FIELDS: dict[str, dict[str, Check]] = {
         "envelope": _data(MAX_BOX),
         "envelopes": _listed(_data(MAX_BOX)),
         "epoch": _data(32, 16),
+        "form": _data(MAX_FORM),
         "header": _data(MAX_HEADER),
         "history": _data(32, 32),
         "layout": _data(MAX_BOX),

@@ -97,7 +97,11 @@ class Spool:
             folder = self._root / tree.object_id
             folder.mkdir(mode=0o700)
             now = time.time_ns() // 1000
-            files.create(folder / ANNOUNCED, dumps([now, request.SerializeToString()]))
+            try:
+                files.create(folder / ANNOUNCED, dumps([now, request.SerializeToString()]))
+            except BaseException:  # the SuperNode announces it again
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
             self._waiting[folder.name] = Waiting(folder, request, now / 1e6, ids)
             return self._waiting[folder.name]
 

@@ -64,17 +64,28 @@ class App:
 
         They grow with all that it keeps in memory, and so with its data.
         """
-        began = time.perf_counter()
-        give_back(dropped)
-        self.seconds += time.perf_counter() - began
+        with self._counted():
+            give_back(dropped)
 
     def pass_on(self, message: Message) -> RecordDict:
-        """Call the app with the message."""
+        """Call the app with the message, and count its time."""
+        with self._counted():
+            return self._called(message)
+
+    def _called(self, message: Message) -> RecordDict:
         with _failing():
             reply = self.call_next(message, self.context)
         if reply.has_error():
             raise AppError("the app answered with an error")
         return reply.content
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
 
     def train(
         self, contract: Contract, model: Model, round_: int, *, keep: bool = True
@@ -85,12 +96,12 @@ class App:
         """
         state = self.state.tentative(round_) if keep else self.state.unchanged()
         with self._shown("train", contract, model, round_) as shown, state:
-            return self.pass_on(shown)
+            return self._called(shown)
 
     def evaluate(self, contract: Contract, model: Model) -> RecordDict:
         """Evaluate `model`, as the contract says."""
         with self._shown("evaluate", contract, model, model.round) as shown, self.state.unchanged():
-            return self.pass_on(shown)
+            return self._called(shown)
 
     def sensitivity(self, contract: Contract, model: Model, round_: int) -> Mapping[str, Any]:
         """Return the app's sensitivity of each parameter; ConfigError without a function for it."""
@@ -128,10 +139,8 @@ class App:
             )
         bounds = found if isinstance(found, Bounded) else None
         answer = found.answer if isinstance(found, Bounded) else found
-        began = time.perf_counter()
-        with self.state.unchanged(), _failing():
+        with self._counted(), self.state.unchanged(), _failing():
             arrays = answer(ConfigRecord(dict(query.parameters)), self.context)
-        self.seconds += time.perf_counter() - began
         if not isinstance(arrays, ArrayRecord) or not arrays:
             raise ReplyError("a query needs an ArrayRecord with at least one array as its answer")
         return records.to_numpy(arrays), bounds

@@ -46,15 +46,16 @@ class AppState:
         for name, record in before.items():
             self._context.state[_BEFORE + name] = record
         self._ours["round"] = round_
+        self._context.state[OURS] = self._ours  # the app may have replaced the state
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Restore the state afterwards."""
-        before = self._own()
+        """Restore the state afterwards, with our records in it."""
+        before = {**self._kept(), **self._own()}
         try:
             yield
         finally:
-            self._put(before)
+            self._context.state = RecordDict(before)
 
     def settle(self, round_: int, counted: int) -> None:
         """End all rounds up to `round_`; `counted` is the last one whose sum has this node's update."""
@@ -71,9 +72,12 @@ class AppState:
         state = self._context.state.items()
         return {name: copy.deepcopy(record) for name, record in state if not _is_ours(name)}
 
+    def _kept(self) -> Records:
+        """Return our records."""
+        return {name: record for name, record in self._context.state.items() if _is_ours(name)}
+
     def _put(self, own: Records) -> None:
-        kept = {name: record for name, record in self._context.state.items() if _is_ours(name)}
-        self._context.state = RecordDict({**kept, **own})
+        self._context.state = RecordDict({**self._kept(), **own})
 
     def _restored(self) -> Records:
         """Return a copy of the state before a training that does not count, or of the current one."""

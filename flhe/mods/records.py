@@ -171,7 +171,7 @@ def _check_pieces(record: ArrayRecord, stype: str, what: str) -> None:
         raise ProtocolError(f"{what} pieces are missing or out of order")
     for array in record.values():
         if array.stype != stype:
-            raise ProtocolError(f"expected a {what} ({stype}), got {array.stype!r}")
+            raise ProtocolError(f"expected a {what} ({stype}), got another stype")
 
 
 def to_pieces(record: ArrayRecord) -> list[bytes]:

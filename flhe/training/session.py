@@ -248,13 +248,13 @@ class Session:
         return extras.encode(self.weight(examples), metrics, integers.tolist())
 
     def weight(self, examples: int) -> int:
-        """Return the weight of an example count; ExamplesError if it is negative."""
+        """Return the weight of an example count; ExamplesError if it is below 1."""
         codec = self.terms.codec
         weight = examples if codec.weighted else min(examples, 1)
         if codec.mechanism is not None:
             return 1  # an empty batch, or a negative number, would reveal data
-        if weight < 0:
-            raise ExamplesError("the app reported a negative number of examples")
+        if weight < 1:
+            raise ExamplesError("the app reported no examples; a weight must be positive")
         # Never refused: the server would learn on which side of its bound a count lies.
         most = most_examples(self.epoch.size)
         if self.terms.noise is not None:  # calibrated for this maximum weight

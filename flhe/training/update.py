@@ -107,5 +107,5 @@ class ServerReader:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the reported metrics: NaN marks missing ones."""
+    """Return the metrics that have a mean: NaN marks others."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

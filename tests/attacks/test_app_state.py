@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from flhe.training.model import Model
 from tests.mods.harness import TERMS, App, Group, Raises, Site, answer, arrays, refused, update
@@ -26,6 +26,17 @@ class Once(App):
         state = context.state.setdefault("calls", ConfigRecord({"n": 0}))
         self.step = 0.0 if state["n"] else 0.125  # type: ignore[index]
         state["n"] += 1  # type: ignore[index, operator]
+        return super().__call__(message, context)
+
+
+class Replaces(App):
+    """As `Once`, but it puts another state in its context's place."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        calls = context.state.get("calls")
+        n = calls["n"] if isinstance(calls, ConfigRecord) else 0
+        self.step = 0.0 if n else 0.125
+        context.state = RecordDict({"calls": ConfigRecord({"n": n + 1})})  # type: ignore[operator]
         return super().__call__(message, context)
 
 
@@ -43,11 +54,12 @@ DECOYS: dict[str, Callable[[Group], None]] = {
 }
 
 
+@pytest.mark.parametrize("app", [Once, Replaces])
 @pytest.mark.parametrize("decoy", DECOYS)
-def test_no_decoy_sets_an_app_apart(tmp_path: Path, decoy: str) -> None:
+def test_no_decoy_sets_an_app_apart(tmp_path: Path, decoy: str, app: type[App]) -> None:
     group = Group(tmp_path, 4, TERMS).agree()
     for site in group.sites:
-        site.app = Once()
+        site.app = app()
     DECOYS[decoy](group)
     total = group.total([update(group.ask(s, round_=2)) for s in group.sites])
     before = Model.initial(arrays()).masters["w"]
@@ -60,6 +72,16 @@ def calls(site: Site) -> list[object]:
     """What the app has in its state."""
     own = [r for n, r in site.context.state.items() if not n.startswith("flhe")]
     return [record["n"] for record in own]  # type: ignore[index]
+
+
+def test_an_evaluation_that_replaces_the_state_leaves_ours(tmp_path: Path) -> None:
+    group = Group(tmp_path, 4, TERMS).agree()
+    site = group.sites[0]
+    before = dict(site.context.state)
+    site.app = Replaces()
+    answer(group.ask(site, "evaluate", "evaluate"))
+    assert "flhe" in before
+    assert dict(site.context.state) == before
 
 
 @pytest.mark.parametrize("senders", [4, 3])

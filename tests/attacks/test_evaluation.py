@@ -6,6 +6,8 @@ gave its example count.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,47 @@ def test_a_sum_of_too_few_or_that_was_altered_tells_nothing(four: Group) -> None
     altered.data[0] ^= 1
     assert told(four, teller, altered) is None
     answer(four.ask(teller, round_=2))  # and it trains on
+
+
+class Without(App):
+    """Reports no loss."""
+
+    def content(self, message: Message) -> RecordDict:
+        content = super().content(message)
+        del content["metrics"]["loss"]  # type: ignore[union-attr, arg-type]
+        return content
+
+
+OTHERS: dict[str, Callable[[Site], None]] = {
+    "NaN": lambda site: setattr(site, "app", App(loss=math.nan, accuracy=0.5)),
+    "missing": lambda site: setattr(site, "app", Without(accuracy=0.5)),
+    "kept": lambda site: site.allow(flhe_metrics="accuracy"),
+}
+
+
+@pytest.mark.parametrize("how", OTHERS)
+def test_a_metric_that_not_all_senders_report_has_no_mean(four: Group, how: str) -> None:
+    """It would be the mean of the others: of one, where only one reports it."""
+    for site in four.sites:
+        site.app = App(accuracy=0.5)
+    for site in four.sites[1:]:
+        OTHERS[how](site)
+    trained = four.total()
+    replies = [four.evaluate(site, trained) for site in four.sites]
+    assert not dict(replies[0].content[f"{records.MEANS}1"])
+    total = four.total([update(reply) for reply in replies])
+    assert told(four, four.sites[0], total) == {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize("examples", [0, -3])
+def test_an_evaluation_without_examples_is_no_sender(four: Group, examples: int) -> None:
+    """Its metrics have no weight: a sum with it would be the means of the others."""
+    site = four.sites[1]
+    total = four.total()
+    site.app = App(examples=examples)
+    refused(four.evaluate(site, total), 1029)
+    site.app = App()
+    update(four.evaluate(site, total))
 
 
 # --- a whole run ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,9 +21,11 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flhe.gate.judge import Verdict, judge
 from flhe.gate.policy import GatePolicy
 from flhe.keys.roster.enrolment import Enrolment
-from flhe.mods import HEMod
+from flhe.mods import HEMod, records
 from flhe.node.store import Store
-from tests.mods.harness import Group, Site
+from flhe.training.query import Query
+from flhe.training.terms import Terms
+from tests.mods.harness import TERMS, Group, Site, answer, update
 
 PLANTED = np.full(4, 0.4711, np.float32)
 """Values of an update that must not leave."""
@@ -62,7 +65,8 @@ def record(path: Path) -> tuple[GatePolicy, dict[str, tuple[Message, Message]]]:
 
     def noted(site: Site, content: RecordDict, kind: str = "train") -> Message:
         message = asking(content, site.context.node_id, kind)
-        reply = HEMod()(message, site.context, site.app)
+        mod = HEMod(queries={"numbers": lambda *_: records.from_numpy({"n": np.arange(3)})})
+        reply = mod(message, site.context, site.app)
         stage = str(content.config_records["flhe.stage"]["stage"])
         seen.setdefault(site.home, {})[stage] = message, reply
         return reply
@@ -74,9 +78,27 @@ def record(path: Path) -> tuple[GatePolicy, dict[str, tuple[Message, Message]]]:
         group.evaluate(first)
         group.ask(first, "checkpoint")
         group.ask(first, "status")
+        asked = query(path)
     identity = Store(first.home).identity()
     (path / "site-a.site").write_bytes(Enrolment.make("site-a", identity).to_bytes())
-    return GatePolicy(identity.public), seen[first.home]
+    replies = {stage: seen[asked.home][stage] for stage in ("query", "total")}
+    return GatePolicy(identity.public), seen[first.home] | replies
+
+
+def query(path: Path) -> Site:
+    """Have the same sites answer a query in a federation of its own; return the first member."""
+    terms = Terms(codec=TERMS.codec, metrics=(), evaluated=())
+    group = Group(path / "queries", 3, terms, {"flhe-queries": "numbers"}, asks=True)
+    for site in group.sites:
+        site.home.mkdir(mode=0o700, parents=True)
+        shutil.copy(path / site.home.name / "identity.key", site.home)
+    told = {"query": Query.of("numbers", {}).to_bytes()}
+    replies = [group.ask(site, "query", **told) for site in group.agree().sites]
+    total = group.total([update(reply) for reply in replies])
+    opened = {records.SUM: records.from_sealed(total)}
+    told |= {"header": total.header(), "form": answer(replies[0])["form"]}
+    answer(group.ask(group.sites[0], "total", extra=opened, **told))
+    return group.sites[0]
 
 
 def answering(

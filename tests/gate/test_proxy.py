@@ -25,16 +25,18 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.fleet_http_connection import http_request_response
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from flhe.errors import StoreError
 from flhe.gate import proxy
 from flhe.gate.delivery import Delivery
 from flhe.gate.ledger import Ledger
 from flhe.gate.policy import GatePolicy
 from flhe.gate.proxy import Gate, GateServer
 from flhe.gate.requests import Caller
-from flhe.gate.spool import Spool
+from flhe.gate.spool import ANNOUNCED, Spool
 from flhe.gate.upstream import Upstream
 from flhe.node import audit
 from flhe.node.store import Store
+from flhe.wire import files
 from tests.gate.conftest import Seen
 from tests.gate.replies import PLANTED, Pushed, answering, clear
 from tests.gate.superlink import FAB, SuperLink, superlink
@@ -226,6 +228,37 @@ def test_a_session_that_ended_before_the_gate_went_on_is_logged(
     ending.join(PATIENCE_S)
     assert not link.objects
     assert "goes on without this site" in caplog.text
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_no_reply(
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the gate could not begin does not stand in the way when the SuperNode comes again."""
+    honest, failed = files.create, list[Path]()
+
+    def full(path: Path, data: bytes) -> bool:
+        if path.name == ANNOUNCED and not failed:
+            failed.append(path)
+            raise StoreError("no space left")
+        return honest(path, data)
+
+    monkeypatch.setattr(files, "create", full)
+    with taken(link, up, seen["status"][0]) as site:
+        site.push(pushed["status"])
+    assert failed
+    assert link.reply().content == seen["status"][1].content
+
+
+def test_a_reply_that_the_superlink_does_not_want_has_not_passed(
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, tmp_path: Path
+) -> None:
+    asked, _ = seen["status"]
+    with taken(link, up, asked) as site:
+        link.answered.add(asked.metadata.message_id)
+        with pytest.raises(RunNotRunningException):
+            site.push(pushed["status"])
+    assert not link.objects
+    assert codes(tmp_path / "gate") == [("refused", 1033)]
 
 
 @contextmanager

@@ -1,17 +1,22 @@
-"""What an app answers to a query, and what is no answer."""
+"""What an app answers to a query, and what is no answer; its time."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from flhe.errors import PolicyError, ReplyError
 from flhe.mods.app import App
 from flhe.mods.app_state import AppState
+from flhe.training.contract import Contract
+from flhe.training.model import Model
 from flhe.training.query import Query
+from tests.mods.harness import arrays
 
 
 @pytest.mark.parametrize(
@@ -25,3 +30,21 @@ def test_a_query_is_answered_with_arrays(answer: Any) -> None:
         app.answer(Query.of("q", {}))
     with pytest.raises(PolicyError, match="answers no query 'p'"):
         app.answer(Query.of("p", {}))
+
+
+@pytest.mark.parametrize("how", ["as it came", "ours"])
+def test_the_time_of_an_app_counts_once(how: str) -> None:
+    """Both for the model of a federation, and for an app's own message (MaskingKeyMod)."""
+    of = Context(1, 2, {}, RecordDict(), {})
+
+    def slow(message: Message, _: Context) -> Message:
+        time.sleep(0.05)
+        return Message(RecordDict(), reply_to=message)
+
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    app, began = App(of, slow, AppState(of)), time.perf_counter()
+    if how == "ours":
+        app.evaluate(Contract(), Model.initial(arrays()))
+    else:
+        app.pass_on(Message(RecordDict(), 1, "train"))
+    assert 0.05 <= app.seconds <= time.perf_counter() - began

@@ -127,10 +127,11 @@ def test_pieces_that_do_not_belong() -> None:
     for odd in broken:
         with pytest.raises(ProtocolError, match="missing or out of order"):
             records.to_sealed(whole.header(), ArrayRecord(odd))
-    for stype in ("numpy.ndarray", "flhe.checkpoint/1", "flhe.sealed/2", ""):
+    for stype in ("numpy.ndarray", "flhe.checkpoint/1", "flhe.sealed/2", "", "4711"):
         odd = {**pieces, "0002": dataclasses.replace(pieces["0002"], stype=stype)}
-        with pytest.raises(ProtocolError, match="expected a ciphertext"):
+        with pytest.raises(ProtocolError, match="expected a ciphertext") as raised:
             records.to_sealed(whole.header(), ArrayRecord(odd))
+        assert "4711" not in str(raised.value)  # a node's words
     with pytest.raises(ProtocolError):
         records.to_sealed(b"", ArrayRecord(pieces))
 

@@ -24,6 +24,7 @@ from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.sums.secure_sum import SecureSum
 from flhe.wire import canonical
+from tests.mods.harness import SECRET
 from tests.strategies.puppets import Log, Patch, Puppets, initial, lie, play, same, told
 from tests.strategies.reference import Reference, close, start_arrays, tolerance
 
@@ -200,6 +201,20 @@ def test_only_rank_0_is_believed_about_means(tmp_path: Path) -> None:
     done = run(grid, 2)
     assert all(m["train_loss"] > 0 for m in done.train_metrics_clientapp.values())
     assert all("train_loss" not in m for m in done.evaluate_metrics_clientapp.values())
+
+
+def test_words_of_a_node_in_its_means_are_not_repeated(tmp_path: Path, caplog: Log) -> None:
+    """Of the metrics that the terms name, the numbers are kept."""
+    grid = Puppets(tmp_path, 3)
+    record = MetricRecord({SECRET: 1.0, "loss": [4711.0], "train_loss": 0.5})
+    for node in (100, 101, 102):
+        for name in ("flhe.means.1", "flhe.evaluation.1"):
+            lie(grid, node, "evaluate", lambda reply, n=name: reply.content.update({n: record}))
+    done = run(grid, 2)
+    assert dict(done.train_metrics_clientapp[1]) == {"train_loss": 0.5}
+    found = [v for m in done.evaluate_metrics_clientapp.values() for v in m.values()]
+    assert {*map(type, found)} <= {float}
+    assert SECRET not in caplog.text + str(done)
 
 
 def ends_with(grid: Puppets, survivors: list[int], members: list[int] | range) -> None:
