@@ -402,6 +402,7 @@ class HEStrategy(FedAvg):
             result.arrays = fed.initial
         else:
             box = CatchUp(fed, self.settings.stage_timeout).finish()
+            fed.check_voids(self.settings.retries, every=True)
             result.arrays = records.SealedArrays(dict(box))
         self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)

@@ -137,6 +137,7 @@ class SecureSum(Workflow):
             return before
         for _ in range(self.settings.retries + 1):
             number = self._number(fed, query)
+            fed.voids.clear()  # each number is another sum
             log(INFO, "")
             log(INFO, "[QUERY %d] %s", number, query.line())
             Attempts(fed, self._epochs).run(number, partial(self._ask, fed, query))
