@@ -49,5 +49,8 @@ def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 1000
     plot(tmp_path / "plain.svg", "digits", [event(1), event(2)])
     assert "epsilon" not in (tmp_path / "plain.svg").read_text()
+    plot(tmp_path / "lost.svg", "digits", [event(1), event(2), event(3, None)])
+    assert "75.0% after 2 rounds" in (tmp_path / "lost.svg").read_text()
+    plot(tmp_path / "none.svg", "digits", [event(1, None)])
     with pytest.raises(ConfigError, match="--plot"):
         plot(tmp_path / "run.txt", "digits", reports)
