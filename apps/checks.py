@@ -30,6 +30,11 @@ def check(settings: Settings) -> None:
         raise ConfigError("resume=true needs state-dir: name the directory of the earlier run")
     _dropouts(settings)
     _methods(settings)
+    if settings.clip != 1.0 and settings.clipping != "fixed" and not settings.fair_q:
+        raise ConfigError(
+            f"clip={settings.clip!r} has no effect with clipping={settings.clipping!r}: leave it out, "
+            "or use clipping='fixed'"
+        )
     _selection(settings)
     _keys(settings)
     with _said(settings, "scheme", "clipping", "top_k", "algorithm"):

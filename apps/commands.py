@@ -64,14 +64,20 @@ def run(
     how = How(report_path, timeout, verbose)
     ctx.find_root().meta["flhe.verbose"] = verbose
     named = scheme_text(ctx, given)
-    sources = {name: ctx.get_parameter_source(name) for name in given}
-    said = {n: given[n] for n, source in sources.items() if source and source.name == "COMMANDLINE"}
+    said, preset = (
+        {
+            n: v
+            for n, v in given.items()
+            if getattr(ctx.get_parameter_source(n), "name", "") == source
+        }
+        for source in ("COMMANDLINE", "ENVIRONMENT")
+    )
     if named is not None:
         said["scheme"] = named
     try:
         if resumed is not None:
             return launch.resume(resumed, said, how)
-        return launch.run(Settings(**{**from_file(config), **said}), how)
+        return launch.run(Settings(**{**preset, **from_file(config), **said}), how)
     except Stopped as stopped:
         hint = f"; {stopped.hint}" if stopped.hint else ""
         typer.echo(

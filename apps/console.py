@@ -142,7 +142,10 @@ def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
     Raises ConfigError: the file cannot be written, or is of another kind.
     """
     numbers, last = [report["round"] for report in rounds], rounds[-1]
-    says = f"{title}: accuracy is {last['accuracy']:.1%} after {len(rounds)} rounds"
+    scores = [(n, r["accuracy"]) for n, r in enumerate(rounds, 1) if r["accuracy"] is not None]
+    says = title
+    if scores:  # the last evaluations may be lost
+        says += ": accuracy is {1:.1%} after {0} rounds".format(*scores[-1])
     panels = {"accuracy": "accuracy"}
     if any(report.get("epsilon") is not None for report in rounds):
         panels["epsilon"] = f"epsilon at delta {last['delta']:g}"

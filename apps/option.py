@@ -24,8 +24,8 @@ class Option:
     least: float = 0  # Smallest number
     most: float = math.inf  # Largest number
     positive: bool = False  # Whether a number must be more than 0
-    only: tuple[str, Any] | None = None
-    """Another setting and its value without which this one has no effect."""
+    only: tuple[tuple[str, Any], ...] = ()
+    """Other settings and the value of each without which this one has no effect; None: not 0."""
     extra: Mapping[str, Any] = field(default_factory=dict)  # More arguments of `typer.Option`
 
 
@@ -66,18 +66,17 @@ def check(settings: Any) -> None:
         value = getattr(settings, setting.name)
         _check_value(key_of(setting.name), value, about(setting))
     for setting in fields(settings):
-        given, found = getattr(settings, setting.name), about(setting).only
-        if found is None or given == setting.default or getattr(settings, found[0]) == found[1]:
-            continue
-        key, (other, value) = key_of(setting.name), found
-        if value is True:
-            raise ConfigError(
-                f"{key}={given!r} has no effect where nothing is {other}: leave it out"
-            )
-        raise ConfigError(
-            f"{key}={given!r} has no effect with {key_of(other)}={getattr(settings, other)!r}: "
-            f"leave it out, or use {key_of(other)}={value!r}"
-        )
+        given = getattr(settings, setting.name)
+        for other, value in about(setting).only if given != setting.default else ():
+            beside = getattr(settings, other)
+            if beside == value or (value is None and beside):
+                continue
+            why = f"with {key_of(other)}={beside!r}: leave it out, or use {key_of(other)}={value!r}"
+            if value is None:
+                why = f"without {key_of(other)}: leave it out, or give that too"
+            elif value is True:
+                why = f"where nothing is {other}: leave it out"
+            raise ConfigError(f"{key_of(setting.name)}={given!r} has no effect {why}")
 
 
 def _check_value(key: str, value: Any, said: Option) -> None:

@@ -39,10 +39,11 @@ FAIR_BITS = 24
 
 _FILE, _DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
 _DATA = {"metavar": "DIR", "envvar": "FLHE_DATA_DIR", "show_envvar": False}
-_ENCRYPTED = ("encrypted", True)
+_ENCRYPTED, _FEDAVG, _FEDSGD = ("encrypted", True), ("algorithm", "fedavg"), ("algorithm", "fedsgd")
+_CLEAR, _NOISY = ("noise_multiplier", 0.0), ("noise_multiplier", None)
 
-_fedavg, _fedsgd = (partial(hidden, only=("algorithm", name)) for name in ("fedavg", "fedsgd"))
-_encrypted, _secret = (partial(kind, only=_ENCRYPTED) for kind in (hidden, option))
+_fedavg, _fedsgd = (partial(hidden, only=(each,)) for each in (_FEDAVG, _FEDSGD))
+_encrypted, _secret = (partial(kind, only=(_ENCRYPTED,)) for kind in (hidden, option))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,9 @@ class Settings:
         "iid", "Split of the data: iid or dirichlet.", known=("iid", "dirichlet")
     )
     dirichlet_alpha: float = hidden(
-        0.5, "Evenness of a dirichlet split.", positive=True, only=("partition", "dirichlet")
+        0.5, "Evenness of a dirichlet split.", positive=True, only=(("partition", "dirichlet"),)
     )
-    local_epochs: int = option(
-        5, "Epochs a node trains in a round.", least=1, only=("algorithm", "fedavg")
-    )
+    local_epochs: int = option(5, "Epochs a node trains in a round.", least=1, only=(_FEDAVG,))
     learning_rate: float = _fedavg(0.05, "Learning rate of a node's training.", positive=True)
     batch_size: int = hidden(32, "Examples of a batch.", least=1)
     algorithm: str = option("fedavg", "fedavg, or fedsgd on gradients.", known=("fedavg", "fedsgd"))
@@ -94,14 +93,17 @@ class Settings:
     )
     server_eta: float = _fedavg(0.0, "Its learning rate; 0: Flower's default.")
     server_momentum: float = hidden(
-        0.9, "Momentum of fedavgm.", only=("server_optimizer", "fedavgm")
+        0.9, "Momentum of fedavgm.", only=(("server_optimizer", "fedavgm"),)
     )
     proximal_mu: float = _fedavg(0.0, "Weight of FedProx's proximal term; 0 trains without it.")
-    fair_q: float = _fedavg(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", most=20)
+    fair_q: float = hidden(
+        0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", most=20, only=(_FEDAVG, _CLEAR)
+    )
     fair_lipschitz: float = hidden(
         0.0,
         "L of q-FedAvg; 0 takes 1 / learning-rate. Training has momentum 0.9, which makes steps ten "
         "times as large: 0.1 / learning-rate allows for that.",
+        only=(("fair_q", None),),
     )
     fraction_train: float = hidden(
         1.0, "Share of the nodes that train in a round.", positive=True, most=1
@@ -116,18 +118,29 @@ class Settings:
         1.0,
         "Largest change of one weight in one round, or its gradient under fedsgd.",
         positive=True,
+        only=(_CLEAR,),
     )
     max_examples: int = hidden(
         0,
         "Maximum number of examples that one node may count; 0 lets the task decide. With fair-q: "
         "the largest weight.",
+        only=(_CLEAR,),
     )
-    clipping: str = _secret(
-        "fixed", "Clip: fixed, history or exchange.", known=("fixed", "history", "exchange")
+    clipping: str = option(
+        "fixed",
+        "Clip: fixed, history or exchange.",
+        known=("fixed", "history", "exchange"),
+        only=(_ENCRYPTED, _CLEAR),
     )
-    top_k: float = _secret(0.0, "Share of values that a node sends; 0: all.", most=1)
-    warmup: int = _encrypted(10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.")
-    permute: bool = _encrypted(True, "Hide from the server which values were sent.")
+    top_k: float = option(
+        0.0, "Share of values that a node sends; 0: all.", most=1, only=(_ENCRYPTED, _CLEAR)
+    )
+    warmup: int = hidden(
+        10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", only=(("top_k", None),)
+    )
+    permute: bool = hidden(
+        True, "Hide from the server which values were sent.", only=(("top_k", None),)
+    )
     select: float = _secret(1.0, "Share to encrypt; the rest is clear.")
     rule: str = _encrypted(
         "sensitivity", "Rule that chooses it: sensitivity, magnitude, random or layers:REGEX."
@@ -144,11 +157,18 @@ class Settings:
         1.0,
         "Largest L2 norm that it hides: of a record's gradient (fedsgd), or of a node's update.",
         positive=True,
+        only=(_NOISY,),
     )
     sampling: float = hidden(
-        0.1, "Probability with which each record is in a batch.", positive=True, most=1
+        0.1,
+        "Probability with which each record is in a batch.",
+        positive=True,
+        most=1,
+        only=(_FEDSGD, _NOISY),
     )
-    delta: float = hidden(1e-5, "Delta at which epsilon is shown.", positive=True, most=0.5)
+    delta: float = hidden(
+        1e-5, "Delta at which epsilon is shown.", positive=True, most=0.5, only=(_NOISY,)
+    )
     plot: str = hidden("", "Draw accuracy and epsilon by round into FILE.", extra=_FILE)
     drops: int = option(0, "Nodes that drop out of each round, at random stages.")
     kill: int = option(0, "Round in which one node is killed for good; 0: none.")

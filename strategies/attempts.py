@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from logging import ERROR, WARNING
 
 from flhe.errors import FlheError, QuorumError
@@ -15,12 +15,10 @@ from flhe.strategies.trouble import log
 
 @dataclass(slots=True)
 class Attempts:
-    """Runs rounds, counting attempts at one and consecutive failed rounds."""
+    """Runs rounds, counting attempts at one."""
 
     fed: Federation
     epochs: Epochs
-    _lost: int = field(default=0, init=False)
-    """Number of consecutive failed rounds."""
 
     def run(self, number: int, train: Callable[[], object]) -> None:
         """Call `train` for attempts at round `number`, until one has a sum.
@@ -33,6 +31,7 @@ class Attempts:
         left: float = self.epochs.settings.retries
         for attempt in itertools.count(start):
             self.epochs.prepare(number)
+            fed.check_voids(self.epochs.settings.retries)
             if fed.ledger.phase == "summed":  # its survivor set was pending
                 break
             if fed.ledger.spoiled == number:
@@ -60,7 +59,6 @@ class Attempts:
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
             else:
                 break
-        self._lost = 0
 
     def _cost(self) -> float:
         """Return the retries that a failed attempt costs; all if another one is hopeless."""
@@ -96,8 +94,5 @@ class Attempts:
             why = "those who could open it have given it up"
         log(ERROR, "round %d is void: %s", number, why)
         self.fed.ledger.done()  # or a resumed run would return to it forever
-        self._lost += 1
-        if self._lost > self.epochs.settings.retries:
-            raise QuorumError(
-                f"{self._lost} consecutive rounds are void: start more nodes, then resume the run"
-            )
+        self.fed.voids[number] = True
+        self.fed.check_voids(self.epochs.settings.retries)

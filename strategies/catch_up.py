@@ -273,10 +273,11 @@ class CatchUp:
         fed = self.fed
         if fed.terms.scheme.opened_together:
             raise fed.spoilt(fed.ledger.base)
-        if 2 * len(fed.altered) > len(fed.refusers):
-            fed.suspect()
+        narrowed = 2 * len(fed.altered) > len(fed.refusers) and fed.suspect()
         fed.refusers, fed.altered = set(), set()
-        log(ERROR, "no node could open the sum of round %d: the round is void", fed.ledger.void())
+        number = fed.ledger.void()
+        fed.voids[number] = not narrowed
+        log(ERROR, "no node could open the sum of round %d: the round is void", number)
         self._statuses(fed.present())
 
     def take_back(self, agreed: Agreed) -> None:

@@ -32,8 +32,8 @@ _NAMED = {
 }
 """Stage and noun in the log for sums of a purpose; others are updates."""
 
-MAX_VIEWS = 3
-"""Maximum number of different models in one stage; nodes with further ones are left out."""
+MIN_VIEWS = 3
+"""Number of different models for which a stage has room at least: one for each colluder, and one."""
 
 
 @dataclass(slots=True)
@@ -205,15 +205,16 @@ class Views(Generic[V, P]):
             except DriftError:
                 self.fed.at[node] = LOST
                 raise
-            if start not in self._views and len(self._views) == MAX_VIEWS:
+            room = max(MIN_VIEWS, self.fed.parameters.epoch.colluders + 1)
+            if start not in self._views and len(self._views) == room:
                 self._drop_one()
             self._views[start] = self.add(self._views.get(start), part)
         return start
 
     def _drop_one(self) -> None:
-        """Make room for another model's updates: drop a model with one sender."""
+        """Make room for another model's updates: drop one that fewest have sent."""
         least = min(self._views, key=lambda start: len(self.senders[start]))
         for node in self.senders.pop(least):
             self.fed.at[node] = LOST
-            self.trouble[node] = "its model is one of more than three different ones"
+            self.trouble[node] = "its model is one of more different ones than members may collude"
         del self._views[least]

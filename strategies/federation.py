@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe.coding.support import Support
-from flhe.errors import AlteredError, ProtocolError
+from flhe.errors import AlteredError, ProtocolError, QuorumError
 from flhe.keys.agreement.answers import combine, pack
 from flhe.mods import records
 from flhe.schemes.base import Adder
@@ -82,6 +82,8 @@ class Federation:
     summed: set[int] = field(default_factory=set)
     """Nodes whose updates are in the last sum."""
     suspects: Suspects = field(default_factory=Suspects)
+    voids: dict[int, bool] = field(default_factory=dict)
+    """Void rounds of this run; False if the void sum narrowed the suspects down."""
     dropout: float | None = None
     """Recent share of members missing from a sum; None before the first."""
     barred: set[int] = field(default_factory=set)
@@ -444,12 +446,25 @@ class Federation:
             self.means[total.slot.round] = MetricRecord(dict(means))
         return self.initial
 
-    def suspect(self) -> None:
-        """Record that one of the last sum's senders altered it."""
+    def check_voids(self, most: int, *, every: bool = False) -> None:
+        """Check the void rounds since the model; those that narrowed suspects down only if `every`.
+
+        Raises QuorumError: more than `most` consecutive rounds were void.
+        """
+        lost = [counts for number, counts in self.voids.items() if number > self.ledger.base]
+        if (len(lost) if every else sum(lost)) > most:
+            raise QuorumError(
+                f"{len(lost)} consecutive rounds are void: start more nodes, then resume the run"
+            )
+
+    def suspect(self) -> bool:
+        """Record that one of the last sum's senders altered it; return if fewer are suspected now."""
+        before = len(self.suspects.among)
         found, self.summed = self.suspects.refused(self.summed), set()
         if found is not None:
             self.barred.add(found)
             log(WARNING, "node %d is left out from now on: its ciphertexts spoil sums", found)
+        return len(self.suspects.among) < before
 
     def spoilt(self, round_: int) -> AlteredError:
         """Return the error that ends the run: members opened a sum that is not its senders'.

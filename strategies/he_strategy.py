@@ -99,6 +99,10 @@ class HEStrategy(FedAvg):
         **options: Unpack[RunOptions],
     ) -> None:
         check_names(HEStrategy, options)
+        metrics = {"train_metrics": train_metrics, "evaluate_metrics": evaluate_metrics}
+        for name, said in metrics.items():
+            if isinstance(said, str):  # each of its letters would be a name
+                raise ConfigError(f"{name}={said!r}: must be a tuple of names: write ({said!r},)")
         given: dict[str, Any] = dict(options)
         for name in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
             if given.get(name) is not None:
@@ -402,6 +406,7 @@ class HEStrategy(FedAvg):
             result.arrays = fed.initial
         else:
             box = CatchUp(fed, self.settings.stage_timeout).finish()
+            fed.check_voids(self.settings.retries, every=True)
             result.arrays = records.SealedArrays(dict(box))
         self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)

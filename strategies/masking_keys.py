@@ -30,7 +30,7 @@ from flhe.schemes.registry import SCHEMES
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.key_agreement import MIN_MEMBERS
 from flhe.strategies.masking_agreement import MaskingAgreement
-from flhe.strategies.options import SumOptions
+from flhe.strategies.options import WaitOptions, check_names
 from flhe.strategies.report import MeteredGrid
 from flhe.strategies.trouble import warn
 from flhe.strategies.workflow import Workflow
@@ -65,8 +65,9 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
         *,
         min_nodes: int = MIN_MEMBERS,
         max_rounds: int = MAX_ROUNDS,
-        **options: Unpack[SumOptions],
+        **options: Unpack[WaitOptions],
     ) -> None:
+        check_names(MaskingKeyAgreement, options)
         schemes: Iterator[Scheme] = (SCHEMES.named(name)() for name in SCHEMES.own)
         # The scheme of these masking keys, with its defaults: its own masks are not used.
         scheme = next(s for s in schemes if s.per_sum_keys and s.reader == "server")

@@ -106,8 +106,8 @@ class FedAvgOptions(TypedDict, total=False):
     evaluate_metrics_aggr_fn: AggregateMetrics | None
 
 
-class SumOptions(TypedDict, total=False):
-    """Timeouts, retries and state of sums; see `RunSettings`."""
+class WaitOptions(TypedDict, total=False):
+    """Timeouts and retries of sums; see `RunSettings`."""
 
     round_timeout: float
     stage_timeout: float
@@ -116,6 +116,11 @@ class SumOptions(TypedDict, total=False):
     retries: int
     patience: int
     rekey_every: int
+
+
+class SumOptions(WaitOptions, total=False):
+    """State of sums, besides; see `RunSettings`."""
+
     state_dir: str | Path | None
 
 

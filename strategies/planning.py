@@ -54,7 +54,8 @@ class Plan:
         Raises ConfigError: the settings differ from those when the run began.
         """
         told = contract.config_at(kind, number)
-        messages = self._configured(kind, number - self.terms.select.mapped)
+        training = max(1, number - self.terms.select.mapped)  # the map trains nobody
+        messages = self._configured(kind, training)
         for content in {id(m.content): m.content for m in messages}.values():  # some share theirs
             if self._taken(content) != {n: v for n, v in told.items() if n != NUMBER}:
                 raise ConfigError(

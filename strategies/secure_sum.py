@@ -27,7 +27,7 @@ from flhe.schemes.registry import SCHEMES
 from flhe.strategies.attempts import Attempts
 from flhe.strategies.exchange import Exchange
 from flhe.strategies.key_agreement import MIN_MEMBERS
-from flhe.strategies.options import SumOptions
+from flhe.strategies.options import SumOptions, check_names
 from flhe.strategies.pending import Settling
 from flhe.strategies.report import RoundReport
 from flhe.strategies.survey import Outcome, Survey
@@ -112,6 +112,7 @@ class SecureSum(Workflow):
         resume: bool = False,
         **options: Unpack[SumOptions],
     ) -> None:
+        check_names(SecureSum, options)
         scheme = scheme or SCHEMES.named(DEFAULT)()
         codec = update_codec(bits=scheme.default_bits if bits is None else bits)
         terms = Terms(scheme, codec, metrics=(), evaluated=())
@@ -137,6 +138,7 @@ class SecureSum(Workflow):
             return before
         for _ in range(self.settings.retries + 1):
             number = self._number(fed, query)
+            fed.voids.clear()  # each number is another sum
             log(INFO, "")
             log(INFO, "[QUERY %d] %s", number, query.line())
             Attempts(fed, self._epochs).run(number, partial(self._ask, fed, query))

@@ -175,9 +175,11 @@ def erase(path: Path) -> None:
         except FileNotFoundError:
             return
         size = os.fstat(handle).st_size
-        _write_all(handle, (bytes(min(size - at, 1 << 20)) for at in range(0, size, 1 << 20)))
-        path.unlink(missing_ok=True)  # another process sweeps it too
-        _sync(path.parent)
+        try:
+            _write_all(handle, (bytes(min(size - at, 1 << 20)) for at in range(0, size, 1 << 20)))
+        finally:
+            path.unlink(missing_ok=True)  # another process sweeps it too
+            _sync(path.parent)
 
 
 def exchange(path: Path, act: Callable[[bytes], bytes], where: str, *, create: bool) -> None:

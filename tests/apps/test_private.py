@@ -21,19 +21,14 @@ def test_records_under_fedsgd_and_nodes_under_fedavg() -> None:
     assert RECORDS.codec(1).mechanism == Mechanism(1.5, 0.2)
     [noise] = RECORDS.codec(1).codecs
     assert noise.parameters()["divisor"] == (0.2 * task_named("digits").source.train_size).hex()
-    nodes = replace(RECORDS, algorithm="fedavg", clip_norm=2.0)
+    nodes = replace(RECORDS, algorithm="fedavg", sampling=0.1, clip_norm=2.0)
     assert nodes.codec(1).mechanism == Mechanism(1.5, 1.0, of_members=True)
     assert nodes.codec(1).codecs[0].norm_bound == 2.0
     assert Settings().codec(100).mechanism is None
 
 
-@pytest.mark.parametrize(
-    "more", [{"top_k": 0.1}, {"select": 0.5}, {"noise": 0.1, "noise_scope": "all"}]
-)
-def test_what_would_not_be_private_is_refused_or_does_nothing(more: dict[str, object]) -> None:
-    if "top_k" in more:  # another codec: it has no such step
-        assert not replace(RECORDS, **more).codec(1).sparse  # type: ignore[arg-type]
-        return
+@pytest.mark.parametrize("more", [{"select": 0.5}, {"noise": 0.1, "noise_scope": "all"}])
+def test_what_would_not_be_private_is_refused(more: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="differential privacy"):
         replace(RECORDS, **more)  # type: ignore[arg-type]
 
@@ -49,5 +44,8 @@ def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 1000
     plot(tmp_path / "plain.svg", "digits", [event(1), event(2)])
     assert "epsilon" not in (tmp_path / "plain.svg").read_text()
+    plot(tmp_path / "lost.svg", "digits", [event(1), event(2), event(3, None)])
+    assert "75.0% after 2 rounds" in (tmp_path / "lost.svg").read_text()
+    plot(tmp_path / "none.svg", "digits", [event(1, None)])
     with pytest.raises(ConfigError, match="--plot"):
         plot(tmp_path / "run.txt", "digits", reports)

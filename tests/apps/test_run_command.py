@@ -108,6 +108,16 @@ def test_settings_in_a_file(seen: list[Settings], tmp_path: Path) -> None:
     assert seen[1] == Settings(**{**told, "scheme": "sash"})
 
 
+def test_the_environment_names_the_data_unless_told_otherwise(
+    seen: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLHE_DATA_DIR", "env")
+    (tmp_path / "run.toml").write_text("data-dir = 'file'")
+    for more in ([], ["--config", str(tmp_path / "run.toml")], ["--data-dir", "said"]):
+        assert run(*more).exit_code == 0
+    assert [settings.data_dir for settings in seen] == ["env", "file", "said"]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -80,27 +80,37 @@ def test_values_out_of_range(key: str, value: Any, says: str) -> None:
         Settings.from_config({key: value})
 
 
-BESIDE = {"fedavg": "fedsgd", "fedsgd": "fedavg", "fedavgm": "fedavg", "dirichlet": "iid"}
+BESIDE: dict[Any, Any] = {
+    **{"fedavg": "fedsgd", "fedsgd": "fedavg", "fedavgm": "fedavg", "dirichlet": "iid"},
+    0.0: 1.5,
+}
 """A value -> another one of the same setting."""
 
 
 @pytest.mark.parametrize(
-    "field", [f for f in fields(Settings) if about(f).only], ids=lambda f: f.name
+    ("field", "only"),
+    [
+        pytest.param(f, only, id=f"{f.name}-{only[0]}")
+        for f in fields(Settings)
+        for only in about(f).only
+    ],
 )
-def test_what_would_do_nothing(field: Field[Any]) -> None:
+def test_what_would_do_nothing(field: Field[Any], only: tuple[str, Any]) -> None:
     key, said = key_of(field.name), about(field)
-    assert said.only is not None
-    other, needed = key_of(said.only[0]), said.only[1]
+    other, needed = key_of(only[0]), only[1]
+    given = {key_of(name): v for name, v in said.only if isinstance(v, str)}
     free = {bool: not field.default, float: 0.25, int: 2048, str: "x"}[type(field.default)]
     value = next((known for known in said.known if known != field.default), free)
     if other == "encrypted":
         beside = {"scheme": "plain"}
         says = f"^{key}={value!r} has no effect where nothing is encrypted: leave it out"
+    elif needed is None:
+        beside, says = {}, f"^{key}={value!r} has no effect without {other}: "
     else:
         beside = {other: (foreign := BESIDE[needed])}
-        says = f"^{key}={value!r} has no effect with {other}='{foreign}': .*{other}='{needed}'"
+        says = f"^{key}={value!r} has no effect with {other}={foreign!r}: .*{other}={needed!r}"
     with pytest.raises(ConfigError, match=says):
-        Settings.from_config({key: value, **beside})
+        Settings.from_config({key: value, **given, **beside})
 
 
 ESAFL: dict[str, Any] = {"scheme": "esafl keys=joint"}
@@ -169,6 +179,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         # Optimizers and q-FedAvg
         ({"server-eta": 0.1}, "server-eta=0.1: .*fedavg has no eta"),
         ({"server-optimizer": "fedadam", "server-eta": 1e31}, "server-eta=1e.31.*1e-30 to 1e30"),
+        ({"clip": 2, "clipping": "exchange"}, "clip=2.0 has no effect with clipping='exchange'"),
         ({"fair-q": 1.0, "max-examples": 288}, "max-examples=288 with fair-q=1.0: .*use 1024"),
         ({**FEDSGD, "client-momentum": 0.9}, "client-momentum=0.9: .*adam has no momentum"),
         ({**FEDSGD, "top-k": 0.1}, "top-k=0.1, algorithm='fedsgd': .* leave sparsification out"),

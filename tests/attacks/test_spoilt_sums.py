@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flhe.coding.base import Plain
-from flhe.errors import AlteredError
+from flhe.errors import AlteredError, QuorumError
 from flhe.schemes.sum_mac import SumMac
 from flhe.strategies import FlasheFedAvg
 from flhe.strategies.suspects import Suspects
@@ -63,6 +63,19 @@ def test_who_spoils_sums_is_named_and_left_out(tmp_path: Path, caplog: Log) -> N
     assert fed.barred == {node}
     assert f"node {node} is left out from now on: its ciphertexts spoil sums" in caplog.text
     assert grid.model(next(i for i in range(5) if 100 + i != node)).round == ROUNDS
+
+
+@pytest.mark.usefixtures("spoilt")
+@pytest.mark.parametrize(("rounds", "retries"), [(8, 0), (8, 2), (1, 0), (3, 2)])
+def test_a_run_whose_sums_are_all_refused_ends_with_an_error(
+    rounds: int, retries: int, tmp_path: Path
+) -> None:
+    """It finished, with the model that it began with."""
+    grid = Puppets(tmp_path, 4)
+    with pytest.raises(QuorumError, match=f"{retries + 1} consecutive rounds are void"):
+        play(FlasheFedAvg, grid, rounds, min_replies=4, retries=retries)
+    assert len(grid.reports) == retries + 1
+    assert {grid.model(i).round for i in range(4)} == {0}
 
 
 # --- who is left ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,23 @@ from flhe.keys.seal import ModelKey
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import FlasheFedAvg, HEStrategy
+from flhe.strategies.exchange import Views
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.sums.secure_sum import SecureSum
 from flhe.wire import canonical
 from tests.mods.harness import SECRET
-from tests.strategies.puppets import Log, Patch, Puppets, initial, lie, play, same, told
+from tests.strategies.puppets import (
+    Log,
+    Patch,
+    Puppets,
+    drift,
+    initial,
+    lie,
+    play,
+    same,
+    told,
+)
 from tests.strategies.reference import Reference, close, start_arrays, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -252,12 +263,25 @@ def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
     assert b"".join(chunks) == b"".join(grid.model(0).chunks())
 
 
-def test_three_lone_models_do_not_shut_out_the_others(tmp_path: Path) -> None:
-    grid, alone = Puppets(tmp_path, 10), (100, 101, 102)
-    grid.app.examples = lambda p: 10
-    grid.lies(alone, "round", lambda node, reply: told(reply).update(digest=bytes([node]) * 32))
+@pytest.mark.parametrize("before", range(4))
+def test_three_lone_models_do_not_shut_out_the_others(
+    before: int, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Not one of the others either, however many of those are heard before it."""
+    grid, collect, first = Puppets(tmp_path, 10), Views.collect, (*range(100, 100 + before), 103)
+
+    def ordered(self: Any, replies: Iterable[Message]) -> Any:
+        at = {reply.metadata.src_node_id: reply for reply in replies}
+        return collect(self, [at[n] for n in sorted(at, key=lambda n: (n not in first, n))])
+
+    def part() -> None:
+        for index in (0, 1, 1, 2, 2, 2):  # each to a model of its own
+            drift(grid, index)
+
+    monkeypatch.setattr(Views, "collect", ordered)
+    grid.app.examples, grid.before[2] = lambda p: 10, part
     run(grid, 2)
-    ends_with(grid, [7, 7], range(3, 10))
+    ends_with(grid, [10, 7], range(10))
 
 
 def forge_ciphertexts(

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Unpack, get_type_hints
 
 import pytest
@@ -17,7 +18,14 @@ from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, MisfitError
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.strategies import EsaflFedAvg, FlasheFedAvg, HEStrategy, SchemeFedAvg
+from flhe.strategies import (
+    EsaflFedAvg,
+    FlasheFedAvg,
+    HEStrategy,
+    MaskingKeyAgreement,
+    SchemeFedAvg,
+    SecureSum,
+)
 from flhe.strategies.options import (
     CODING,
     RunOptions,
@@ -25,6 +33,7 @@ from flhe.strategies.options import (
     StrategyOptions,
     TrainingOptions,
 )
+from tests.strategies.puppets import Puppets
 
 ALIASES: list[type[SchemeFedAvg]] = [
     getattr(strategies, name) for name in strategies.__all__ if name.endswith("FedAvg")
@@ -114,6 +123,19 @@ def test_what_an_alias_takes_where_nobody_says(
     assert alias(**how).terms.codec == update_codec(**codec)
 
 
+@pytest.mark.parametrize(
+    ("flow", "wrong"),
+    [(SecureSum, "on_round"), (SecureSum, "checkpoint_every"), (SecureSum, "delta")]
+    + [(MaskingKeyAgreement, name) for name in ("on_round", "state_dir", "resume")],
+)
+def test_a_workflow_refuses_what_it_cannot_use(
+    flow: Callable[..., Any], wrong: str, tmp_path: Path
+) -> None:
+    said = f"{flow.__name__}() takes no argument {wrong!r}: "
+    with pytest.raises(TypeError, match=re.escape(said)):
+        flow(Puppets(tmp_path, 3), **{wrong: 1})
+
+
 CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (FlasheFedAvg, {"top_k": True}, "top_k=True: must be a share"),
     (FlasheFedAvg, {"min_replies": 1}, "a sum of one is that client's update"),
@@ -125,6 +147,10 @@ CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
         (FlasheFedAvg, {name: count}, f"{name}=.*: must be an integer, 0 or more")
         for name in ("retries", "patience", "rekey_every", "checkpoint_every")
         for count in (-1, 1.5, True)
+    ),
+    *(
+        (FlasheFedAvg, {name: "auc"}, rf"{name}='auc': .*write \('auc',\)")
+        for name in ("train_metrics", "evaluate_metrics")
     ),
     (strategies.BatchCryptFedAvg, {"optimizer": "adam"}, "torch"),
     (EsaflFedAvg, {"keys": "joint", "fraction_train": 0.5}, r"fraction_train=0.5.*keys"),

@@ -17,6 +17,7 @@ from flhe.coding.select import Select
 from flhe.errors import QuorumError
 from flhe.mods import HEMod
 from flhe.strategies import EsaflFedAvg, FedmlHeFedAvg, FlasheFedAvg, HEStrategy
+from flhe.training.schedule import Step
 from tests.mods.harness import update
 from tests.strategies.puppets import Node, Puppets, play, same
 from tests.strategies.reference import EQUAL, Reference, close, start_arrays, tolerance, trained
@@ -84,6 +85,27 @@ def test_the_round_for_the_map_trains_nobody_and_all_else_is_shown(tmp_path: Pat
         after, floats = trained(start, partition), [n for n in start if start[n].dtype.kind == "f"]
         change = np.concatenate([(after[n].astype("d") - start[n]).reshape(-1) for n in floats])
         assert np.abs(shown - np.delete(change, np.arange(56, 63)) * (2**15 - 1)).max() <= 1.01
+
+
+class Falling(FlasheFedAvg):
+    """A strategy whose rate follows from the round."""
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        config["lr"] = 0.1 / server_round
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+@pytest.mark.parametrize(
+    ("make", "lr", "told"),
+    [(FlasheFedAvg, Step(0.1, 0.5, 1), [0.1, 0.05]), (Falling, 1.0, [0.1 / 2, 0.1 / 3])],
+)
+def test_settings_may_differ_by_round(
+    make: Make, lr: Any, told: list[float], tmp_path: Path
+) -> None:
+    """The round for the map asked for those of a round 0, and the run failed."""
+    grid = puppets(tmp_path, 3)
+    run(make, grid, 2, select=0.1, weighted=False, start={"train_config": {"lr": lr}})
+    assert [config["lr"] for config in grid.app.configs] == pytest.approx(np.repeat(told, 3))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def session(
 
 def change(value: float = 0.25) -> dict[str, NDArray[Any]]:
     half = np.full(SIZE // 2, value, np.float32)
-    return {"a": half, "b": half.copy()}
+    return {"a": half, "b": np.nextafter(half, np.float32(1))}  # no tied weights
 
 
 def drafted(one: Session, value: float = 0.25) -> Draft:
