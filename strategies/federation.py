@@ -25,7 +25,7 @@ from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
-from flhe.strategies.report import RoundReport
+from flhe.strategies.report import RoundReport, means_of
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.strategies.suspects import Suspects
 from flhe.strategies.trouble import log
@@ -378,13 +378,13 @@ class Federation:
         if ledger.agreed is not None and node in self.members and ledger.agreed.rank(node) == 0:
             means, terms = content.metric_records, self.terms
             self.means |= {
-                r: _numbers(means[name], terms.metrics)
+                r: means_of(means[name], terms.metrics)
                 for r in ledger.sums
                 if (name := f"{records.MEANS}{r}") in means
             }
             found = means.get(f"{records.EVALUATION}{ledger.evaluated}")
             if ledger.evaluation and found is not None:
-                self.evaluations[ledger.evaluated] = _numbers(found, terms.evaluated)
+                self.evaluations[ledger.evaluated] = means_of(found, terms.evaluated)
                 ledger.keep_evaluation(ledger.evaluated)
 
     # --- a round ---
@@ -496,9 +496,3 @@ class Federation:
             round_s=time.monotonic() - self.round.began,
             survivors=self.survivors,
         )
-
-
-def _numbers(told: MetricRecord, names: Iterable[str]) -> MetricRecord:
-    """Return the finite means of these names, and no other of a node's words."""
-    found = {name: v for name in names if isinstance(v := told.get(name), float)}
-    return MetricRecord(dict(finite(found)))
