@@ -28,7 +28,7 @@ from flhe.errors import ConfigError
 from flhe.mods.records import message_bytes
 from flhe.strategies.overhead import Meter, Phase, Spent, phase_of
 from flhe.strategies.trouble import log
-from flhe.training.update import finite
+from flhe.training import update
 
 PREFIXES = ("eval", "val", "test")
 """Prefixes of evaluation metrics' names."""
@@ -296,4 +296,4 @@ class MeteredGrid(Grid):
 def means_of(told: MetricRecord, names: Iterable[str]) -> MetricRecord:
     """Return the finite means of these names, and no other of a node's words."""
     found = {name: v for name in names if isinstance(v := told.get(name), float)}
-    return MetricRecord(dict(finite(found)))
+    return MetricRecord(dict(update.finite(found)))
