@@ -169,12 +169,11 @@ class Select(Record):
     def check_tied(
         self, layout: Layout, mask: Support, tied: Iterable[tuple[slice, slice]]
     ) -> None:
-        """Refuse a weight under two names that is encrypted as one and in clear as the other.
+        """Refuse a weight under two names that is selected as one and not as the other.
 
-        `tied` is as of `Layout.tied`. Raises ReplyError with both names.
+        In clear it would show what is encrypted; unsent it would undo what is trained. `tied` is as
+        of `Layout.tied`. Raises ReplyError with both names.
         """
-        if not self.clear:
-            return
         chosen, names = np.zeros(layout.floats, np.bool_), dict[int, str]()
         chosen[mask.coords] = True
         names.update((start, name) for name, start, _ in layout.segments())
@@ -182,9 +181,8 @@ class Select(Record):
             if not np.array_equal(chosen[one], chosen[other]):
                 raise ReplyError(
                     f"arrays {names[one.start]!r} and {names[other.start]!r} change alike, as tied "
-                    "weights do: what is encrypted of one would travel in clear as the other; "
-                    "encrypt all, name both in a rule 'layers:...', or keep one of them out of the "
-                    "model's arrays"
+                    "weights do, and only a part of them is selected alike: encrypt all, name both in "
+                    "a rule 'layers:...', or keep one of them out of the model's arrays"
                 )
 
     def of_map(self, sums: NDArray[Any], layout: Layout) -> Support:

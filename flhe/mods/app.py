@@ -121,7 +121,7 @@ class App:
                 "the strategy has no initial_arrays and this node's app makes none: "
                 "HEMod(initial=...), or give start() initial_arrays"
             )
-        with _failing():
+        with self.state.unchanged(), _failing():
             arrays = self.make_initial(self.context)
         if not isinstance(arrays, ArrayRecord):
             raise ConfigError("HEMod(initial=...) must return an ArrayRecord")

@@ -219,7 +219,7 @@ class Session:
 
         Raises ProtocolError: arrays that do not match the layout, or noise, which needs a draft to
         be drawn once; NotFiniteError: NaN or infinity; ExamplesError: an example count that cannot
-        be weighed; ReplyError: tied weights of which a part would travel in clear.
+        be weighed; ReplyError: tied weights that are not selected alike.
         """
         if self.terms.noise is not None:
             raise ProtocolError(
@@ -239,7 +239,7 @@ class Session:
     def _extras(
         self, old: Model, trained: Arrays, examples: int, metrics: Mapping[str, float]
     ) -> NDArray[np.int64]:
-        if (select := self.terms.select).clear:
+        if (select := self.terms.select).partial:
             gradients = self.terms.optimizer.gradients
             tied = self.layout.tied(trained, old.masters, gradients=gradients)
             select.check_tied(self.layout, self.mask(old), tied)

@@ -48,3 +48,15 @@ def test_the_time_of_an_app_counts_once(how: str) -> None:
     else:
         app.pass_on(Message(RecordDict(), 1, "train"))
     assert 0.05 <= app.seconds <= time.perf_counter() - began
+
+
+def test_what_an_app_leaves_while_it_makes_the_first_model_is_forgotten() -> None:
+    of = Context(1, 2, {}, RecordDict(), {})
+
+    def make(context: Context) -> ArrayRecord:
+        context.state["seen"] = MetricRecord({"n": 1})
+        return ArrayRecord([np.zeros(1)])
+
+    app = App(of, lambda *_: pytest.fail("the app trains"), AppState(of), make)
+    assert len(app.initial()) == 1
+    assert "seen" not in of.state

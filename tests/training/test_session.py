@@ -305,7 +305,8 @@ def test_what_is_told_of_a_model() -> None:
         (Select(0.5, "random"), True),
         (Select(rule="layers:^in$|^out$"), False),
         (Select(rule="layers:^mid$"), False),
-        (Select(rule="layers:^in$", rest="drop"), False),
+        (Select(rule="layers:^in$", rest="drop"), True),
+        (Select(rule="layers:^in$|^out$", rest="drop"), False),
         (Select(), False),
     ],
     ids=str,
@@ -313,6 +314,7 @@ def test_what_is_told_of_a_model() -> None:
 def test_a_tied_weight_is_not_encrypted_as_one_and_clear_as_the_other(
     select: Select, refused: bool
 ) -> None:
+    """Nor trained as one and unsent as the other, which would undo it."""
     values = np.linspace(-1, 1, 60, dtype=np.float32)
     before = {"in": values, "mid": values[:7] + 1, "out": values}
     after = {name: array * np.float32(1.1) for name, array in before.items()}
