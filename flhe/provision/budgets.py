@@ -77,7 +77,7 @@ def check_budget(policy: Policy) -> Checks:
         except FlheError as error:
             mend = "correct it; the node sends no update until then"
             if isinstance(error, BudgetError):
-                mend = "see the record: flhe budget --node-config CONFIG; --confirm confirms a whole one"
+                mend = "see the record: flhe budget --node-config CONFIG; --confirm, if it is whole"
             yield Check("privacy budget", "fail", str(error), mend)
             return
     yield Check("privacy budget", "ok", says)
