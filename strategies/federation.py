@@ -454,7 +454,7 @@ class Federation:
         lost = [counts for number, counts in self.voids.items() if number > self.ledger.base]
         if (len(lost) if every else sum(lost)) > most:
             raise QuorumError(
-                f"{len(lost)} consecutive rounds are void: start more nodes, then resume the run"
+                f"{len(lost)} consecutive rounds are void: mend what the log says, then resume the run"
             )
 
     def suspect(self) -> bool:

@@ -232,7 +232,7 @@ class HEStrategy(FedAvg):
                 self._evaluate_here(fed, number, evaluate_fn, result)
                 self._evaluate(fed, number, seconds, result)
                 self._close(fed, number)
-            self._finish(fed, result)
+            self._finish(fed, result, max(first, 1 + self.terms.select.mapped))
         finally:
             self._hand_on(fed, result)
         log(INFO, "")
@@ -399,14 +399,15 @@ class HEStrategy(FedAvg):
                 log(WARNING, "no checkpoint after round %d: %s", number, error)
         fed.drop_sums()
 
-    def _finish(self, fed: Federation, result: Result) -> None:
-        """Put the last model into the result: sealed by a member, or the server's own."""
+    def _finish(self, fed: Federation, result: Result, first: int) -> None:
+        """Put the last model into the result; QuorumError if all rounds from `first` were void."""
         if fed.server_reads:
             assert fed.initial is not None
             result.arrays = fed.initial
         else:
             box = CatchUp(fed, self.settings.stage_timeout).finish()
-            fed.check_voids(self.settings.retries, every=True)
+            if fed.ledger.base < first:
+                fed.check_voids(self.settings.retries, every=True)
             result.arrays = records.SealedArrays(dict(box))
         self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)

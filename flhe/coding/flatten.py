@@ -35,6 +35,9 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 MAX_CHANGE = (1 << 31) - 1
 """Maximum change of one integer in a round, by the room in `extras`."""
 
+MIN_TIED = 64
+"""Values from which arrays that change alike pass for one weight under two names."""
+
 MAX_DIMS = 32
 MAX_SIZE = 1 << 40
 MAX_ENTRIES = 100_000
@@ -194,29 +197,31 @@ class Layout:
     ) -> list[tuple[slice, slice]]:
         """Return places in the float lane of arrays that change alike, as tied weights do.
 
-        Arguments as of `change`. A pair holds two arrays of one shape; what no training changed is
-        in none.
+        Arguments as of `change`. A pair holds two arrays of one shape, of MIN_TIED values or more:
+        smaller ones may be equal by chance. What no training changed is in none.
         """
         places: dict[Any, list[tuple[Entry, int]]] = {}
         at = 0
         for e, array in self._match(new):
             if not e.is_float:
                 continue
-            some = _flat(array)[:: max(e.size // 64, 1)].tobytes()  # tells most arrays apart
-            places.setdefault((e.shape, e.dtype, some), []).append((e, at))
-            at += e.size
-        found = []
-        for like in places.values():
-            for (one, start), (other, begin) in itertools.combinations(like, 2):
-                before = _flat(_told(one, old[one.name]))
-                after = _widen(one, _flat(new[one.name]))
-                if (
-                    _same(new[one.name], new[other.name])
-                    and _same(old[one.name], old[other.name])
-                    and (np.any(after) if gradients else not _same(before, after))
-                ):
-                    found.append((slice(start, start + one.size), slice(begin, begin + other.size)))
-        return found
+            start, at = at, at + e.size
+            if e.size < MIN_TIED:
+                continue
+            still = not np.any(_widen(e, array)) if gradients else self._still(e, array, old)
+            if not still:
+                some = _flat(array)[:: e.size // MIN_TIED].tobytes()  # tells most arrays apart
+                places.setdefault((e.shape, e.dtype, some), []).append((e, start))
+        return [
+            (slice(start, start + one.size), slice(begin, begin + one.size))
+            for like in places.values()
+            for (one, start), (other, begin) in itertools.combinations(like, 2)
+            if _same(new[one.name], new[other.name]) and _same(old[one.name], old[other.name])
+        ]
+
+    @staticmethod
+    def _still(entry: Entry, array: NDArray[Any], old: Arrays) -> bool:
+        return _same(_told(entry, old[entry.name]), _widen(entry, array))
 
     def integer_change(self, new: Arrays, old: Arrays) -> NDArray[np.int64]:
         """Return the exact integer lane of new - old, shape (integers,); raises as `change`."""

@@ -297,12 +297,15 @@ def test_arrays_of_any_order_and_byte_order() -> None:
 def test_arrays_that_change_alike_are_found() -> None:
     """Tied weights; not copies that were trained apart, nor what was not trained at all."""
     rng = np.random.default_rng(1)
-    one, copy = rng.random((2, 8, 4)).astype(np.float32)
+    one, copy = rng.random((2, 16, 4)).astype(np.float32)
     old = {"in": one, "a": copy, "steps": np.array([1]), "b": copy, "out": one, "ones": one * 0 + 1}
     old |= {"more ones": old["ones"], "half": one.astype(np.float16)}
     layout = layout_of(old)
     masters = layout.masters(old)
     new = {**old, "in": one + 1, "out": one + 1, "a": copy + 1, "b": copy + 2}
+    small = {"slope": np.array([0.25]), "other slope": np.array([0.25])}  # equal by chance
+    slopes = layout_of(small)
+    assert slopes.tied({n: s + 1 for n, s in small.items()}, slopes.masters(small)) == []
     places = {name: slice(start, stop) for name, start, stop in layout.segments()}
     assert layout.tied(new, masters) == [(places["in"], places["out"])]
     assert layout.tied(old, masters) == []

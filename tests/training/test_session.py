@@ -315,7 +315,7 @@ def test_a_tied_weight_is_not_encrypted_as_one_and_clear_as_the_other(
     select: Select, refused: bool
 ) -> None:
     """Nor trained as one and unsent as the other, which would undo it."""
-    values = np.linspace(-1, 1, 60, dtype=np.float32)
+    values = np.linspace(-1, 1, 64, dtype=np.float32)
     before = {"in": values, "mid": values[:7] + 1, "out": values}
     after = {name: array * np.float32(1.1) for name, array in before.items()}
     model = Model.initial(before)
