@@ -207,7 +207,8 @@ class HEStrategy(FedAvg):
         self._plan = plan = Plan(self, self.terms, stream, given)
         contract = plan.contract(num_rounds, self.settings.min_replies or 0)
         made = contract, self._membership, initial_arrays, self.settings.state_dir
-        self._fed = fed = begin(stream, *made, resume=resume, of=Federation)
+        fed = begin(stream, *made, resume=resume, of=Federation)
+        self._fed = fed
         epochs = Epochs(fed, self)
         fewest = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
         epochs.connect(max(fewest, MIN_MEMBERS))
@@ -260,13 +261,15 @@ class HEStrategy(FedAvg):
         config["server-round"] = server_round - self.terms.select.mapped
         if self._plan is not None and self._fed is None:  # for the contract: no node receives it
             return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
-        fed = self._running()
-        nodes = self.sampling.sample(fed, fraction, minimum)
+        fed, nodes = self._running(), self._sample(fraction, minimum)
         log(INFO, "configure_%s: Sampled %d nodes (out of %d)", kind, len(nodes), len(fed.members))
         messages = fed.messages(kind, stage, nodes)
         for message in messages:
             message.content[self.configrecord_key] = config
         return messages
+
+    def _sample(self, fraction: float, minimum: int) -> list[int]:
+        return self.sampling.sample(self._running(), fraction, minimum)
 
     # --- training ---
 
@@ -300,7 +303,8 @@ class HEStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return None, None
         assert self._exchanged is not None
-        return Settling(fed, self.settings).keep(self._exchanged.add_updates(replies)), None
+        total = self._exchanged.add_updates(replies)
+        return Settling(fed, self.settings).keep(total), None
 
     # --- evaluation ---
 
@@ -329,8 +333,9 @@ class HEStrategy(FedAvg):
             self.aggregate_evaluate(number, replies)
         if means := fed.means.get(number):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
-        mechanism = self.terms.codec.mechanism
-        spent = accountant.spent(mechanism, len(ledger.chain) - 1, self.settings.delta)
+        spent = accountant.spent(
+            self.terms.codec.mechanism, len(ledger.chain) - 1, self.settings.delta
+        )
         self._report = replace(fed.report(number), **spent), ledger.base
         if not ledger.evaluation:
             self._hand_on(fed, result)
@@ -356,7 +361,8 @@ class HEStrategy(FedAvg):
         try:
             total, _ = Exchange(fed, self.sampling.needed(fed)).add_whole(EVALUATION, replies)
             if self.terms.scheme.opened_together:
-                agreement = MaskingAgreement(fed, fed.parameters.sums.whole, total, self.settings)
+                whole = fed.parameters.sums.whole
+                agreement = MaskingAgreement(fed, whole, total, self.settings)
                 agreement.sign()
                 release = agreement.unmask()
             fed.keep_evaluation(total, release)
