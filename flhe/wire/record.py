@@ -147,7 +147,7 @@ class Record:
 
 
 class Kept(Record):
-    """A public record that is read many times: a process encodes it once, and decodes it once."""
+    """A record without secrets that is read many times: each content is decoded once a process."""
 
     @functools.cached_property
     def _encoded(self) -> bytes:
