@@ -9,10 +9,9 @@ Residues modulo several moduli travel limb after limb (`LimbPacking`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,6 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import fixed
 from flhe.math.ring import Elements, PrimeRing
-
-T = TypeVar("T")
 
 PIECE = 1 << 14
 """Residues that are processed at a time, a multiple of the block of `Packing`: they stay in a
@@ -285,18 +282,3 @@ class LimbPacking:
                 continue
             residue_kernels.add(ours, theirs, self.bits, np.uint64(q))
             residue_kernels.add_rest(our_rest, their_rest, count % PIECE, self.bits, np.uint64(q))
-
-
-def spread(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
-    """Run `work(start, stop)` over [0, length), cut at multiples of `step`, one run a thread."""
-    share = max(-(-length // (step * max(threads, 1))) * step, 1)
-    parts = ((start, min(start + share, length)) for start in range(0, length, share))
-    run_all([functools.partial(work, *part) for part in parts], threads)
-
-
-def run_all(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Run tasks on `threads` threads; return their results, in order."""
-    if threads <= 1 or len(tasks) <= 1:
-        return [task() for task in tasks]
-    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="flhe") as pool:
-        return [future.result() for future in [pool.submit(task) for task in tasks]]

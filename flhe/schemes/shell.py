@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.pack import LimbPacking, Packing, spread
+from flhe.coding.pack import LimbPacking, Packing
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
+from flhe.math.threads import spread
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 

@@ -34,9 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import spread
 from flhe.math.prg import PIECE
 from flhe.math.ring import Q, powers
+from flhe.math.threads import spread
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.pack import PIECE, LimbPacking, Packing, spread
+from flhe.coding.pack import PIECE, LimbPacking, Packing
 from flhe.math.ring import PrimeRing, Q, ntt_primes
+from flhe.math.threads import spread
 from tests.reference.part_formats import formula
 from tests.reference.wire import packed as reference
 

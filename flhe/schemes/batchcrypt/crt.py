@@ -23,9 +23,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from flhe.coding.pack import run_all
 from flhe.errors import ProtocolError
 from flhe.math.bigint import Big, gmpy
+from flhe.math.threads import run_all
 from flhe.schemes.batchcrypt.powers import fault, powmod_all
 
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.pack import run_all
 from flhe.errors import FaultError
 from flhe.math import LANES
 from flhe.math.bigint import Big, gmpy
+from flhe.math.threads import run_all
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.lanes import Lanes
 

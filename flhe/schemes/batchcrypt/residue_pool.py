@@ -26,9 +26,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from flhe.coding.pack import run_all
 from flhe.errors import FaultError, FlheError, logger
 from flhe.math.bigint import Big, from_rows, to_rows
+from flhe.math.threads import run_all
 from flhe.schemes.batchcrypt.powers import fault
 from flhe.schemes.batchcrypt.residues import Residues, in_lanes
 from flhe.wire.secret import Random

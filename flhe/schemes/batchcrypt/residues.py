@@ -40,10 +40,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.pack import run_all
 from flhe.math import LANES
 from flhe.math.bigint import Big, gmpy, to_rows
 from flhe.math.prg import drawn
+from flhe.math.threads import run_all
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.crt import Join
 from flhe.schemes.batchcrypt.lanes import Lanes

@@ -29,13 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import Packing, spread
+from flhe.coding.pack import Packing
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import CHUNK
 from flhe.math.ring import Elements
+from flhe.math.threads import spread
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.flashe import sparse
 from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped

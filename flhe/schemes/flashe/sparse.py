@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.pack import Packing, spread
+from flhe.coding.pack import Packing
 from flhe.coding.support import Support, covered, members, union_of
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty, fixed
+from flhe.math.threads import spread
 from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import packed, unpacked

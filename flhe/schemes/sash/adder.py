@@ -32,12 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import FieldElements, random_elements
 from flhe.math.ring import Elements, PrimeRing
+from flhe.math.threads import spread
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.presets import RingPreset
 from flhe.schemes.sash.scheme import Sash
