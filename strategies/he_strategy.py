@@ -207,8 +207,7 @@ class HEStrategy(FedAvg):
         self._plan = plan = Plan(self, self.terms, stream, given)
         contract = plan.contract(num_rounds, self.settings.min_replies or 0)
         made = contract, self._membership, initial_arrays, self.settings.state_dir
-        fed = begin(stream, *made, resume=resume, of=Federation)
-        self._fed = fed
+        self._fed = fed = begin(stream, *made, resume=resume, of=Federation)
         epochs = Epochs(fed, self)
         fewest = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
         epochs.connect(max(fewest, MIN_MEMBERS))
@@ -303,10 +302,9 @@ class HEStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return None, None
         assert self._exchanged is not None
-        total = self._exchanged.add_updates(replies)
-        return Settling(fed, self.settings).keep(total), None
+        return Settling(fed, self.settings).keep(self._exchanged.add_updates(replies)), None
 
-    # --- evaluation ---
+    # --- evaluation, and the end of a round ---
 
     def _evaluate_here(
         self, fed: Federation, number: int, evaluate_fn: EvaluateFn | None, result: Result
@@ -333,9 +331,8 @@ class HEStrategy(FedAvg):
             self.aggregate_evaluate(number, replies)
         if means := fed.means.get(number):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
-        spent = accountant.spent(
-            self.terms.codec.mechanism, len(ledger.chain) - 1, self.settings.delta
-        )
+        mechanism = self.terms.codec.mechanism
+        spent = accountant.spent(mechanism, len(ledger.chain) - 1, self.settings.delta)
         self._report = replace(fed.report(number), **spent), ledger.base
         if not ledger.evaluation:
             self._hand_on(fed, result)
@@ -361,8 +358,7 @@ class HEStrategy(FedAvg):
         try:
             total, _ = Exchange(fed, self.sampling.needed(fed)).add_whole(EVALUATION, replies)
             if self.terms.scheme.opened_together:
-                whole = fed.parameters.sums.whole
-                agreement = MaskingAgreement(fed, whole, total, self.settings)
+                agreement = MaskingAgreement(fed, fed.parameters.sums.whole, total, self.settings)
                 agreement.sign()
                 release = agreement.unmask()
             fed.keep_evaluation(total, release)
@@ -386,8 +382,6 @@ class HEStrategy(FedAvg):
             result.evaluate_metrics_clientapp[report.round] = metrics
         if self.settings.on_round is not None:
             self.settings.on_round(report.told(metrics))
-
-    # --- the end of a round, and of all ---
 
     def _close(self, fed: Federation, number: int) -> None:
         fed.ledger.done()
