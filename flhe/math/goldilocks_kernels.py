@@ -64,12 +64,13 @@ def _reduced(low, middle, top, e):
     """Return low + 2**64 middle + 2**96 top, canonical; middle and top are below 2**32.
 
     2**64 is `e` and 2**96 is -1 modulo Q. `e` is an argument, since a compiler that knows it would
-    replace the product, one instruction, by three.
+    replace the product, one instruction, by three. It is cut to 32 bits here, or else the compiler
+    multiplies 64.
     """
     x = _flip(low)
     y = np.uint64(x - top)
     y = np.uint64(y - (_E if _less(x, y) else _ZERO))
-    more = np.uint64(middle * e)
+    more = np.uint64(middle * np.uint64(e & _E))
     beyond = _less(np.uint64(_LAST - more), y)
     return _flip(np.uint64(np.uint64(y + more) + (_E if beyond else _ZERO)))
 
