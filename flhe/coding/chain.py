@@ -240,7 +240,9 @@ class Chain(Codec):
         if len(self.codecs) > 1:
             plain, beyond = self.codecs[1].cut(plain, states[1].shared)
             if beyond is not None:  # error feedback keeps values that clipping would lose
-                states[0].local[plain.coords] += beyond
+                assert plain.coords is not None
+                cut = np.flatnonzero(beyond)  # mostly none
+                states[0].local[plain.coords[cut]] += beyond[cut]
         return plain, _joined(states)
 
     def finish(self, selected: Plain, state: State) -> tuple[Plain, State]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import Packing
-from flhe.coding.support import Support, covered, members, union_of
+from flhe.coding.support import Support, covered, members
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty, fixed
 from flhe.math.threads import spread
@@ -64,9 +64,12 @@ def masks_for(
     return out
 
 
-def check_part(packing: Packing, part: Sealed) -> int:
-    """Return the number of extras in a ciphertext or closed sum; ProtocolError if impossible."""
-    extras = part.length - union_of(part.supports)[1]
+def check_part(packing: Packing, part: Sealed, count: int) -> int:
+    """Return the number of extras in a ciphertext or closed sum of `count` coordinates.
+
+    Raises ProtocolError: it is shorter than its supports say, or not valid.
+    """
+    extras = part.length - count
     if extras < 0:
         raise ProtocolError("flashe: a sparse ciphertext is shorter than its supports say")
     packing.check(part.data, part.length)
@@ -83,14 +86,15 @@ def add(
         total = add(packing, None, total, total.senders)
     if isinstance(part, SparseTotal):
         part = close(packing, part)
-    length, extras = part.supports[0].length, check_part(packing, part)
+    coords = covered(part.supports)
+    length, extras = part.supports[0].length, check_part(packing, part, coords.size)
     if total is None:
         lanes: NDArray[Any] = np.zeros(length + extras, packing.lane)
     else:
         lanes = total.data.view(packing.lane)
         if lanes.size != length + extras:
             raise ProtocolError("add: the part has another length than the sum")
-    values, coords = _lanes(packing, part), covered(part.supports)
+    values = _lanes(packing, part)
     kernels.scatter_add(fixed(coords), values[: coords.size], lanes)
     np.add(lanes[length:], values[coords.size :], out=lanes[length:])
     supports = dict(zip(part.senders, part.supports, strict=True))
@@ -127,10 +131,11 @@ def open_sum(
     """Open a closed sum: signed values of the union's coordinates, then extras, (total.length,)."""
     from flhe.schemes.flashe import kernels
 
-    extras = check_part(packing, total)
     length = total.supports[0].length
     words = {j: s.bitmap() for j, s in zip(total.senders, total.supports, strict=True)}
-    coords = members(np.bitwise_or.reduce([*words.values()]), total.length - extras)
+    union = np.bitwise_or.reduce([*words.values()])
+    extras = check_part(packing, total, int(np.bitwise_count(union).sum()))
+    coords = members(union, total.length - extras)
     values = _lanes(packing, total)
     nobody = np.zeros(-(-length // 64), np.uint64)
     lanes: NDArray[Any] = np.zeros(length, packing.lane)  # sums of the masks of each coordinate
