@@ -30,6 +30,7 @@ from flhe.training.contract import Contract
 from flhe.training.model import Model
 from flhe.training.query import NOTHING, QUERY, AnswerForm, Query
 from flhe.training.session import Session
+from flhe.wire.derive import hash_of
 
 
 def answer(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
@@ -78,7 +79,10 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     lanes = session.opened(of, found, noted, released)
     opened = form.arrays(query.read(terms, found, lanes))
     app.context.state[f"total.{asked.name}"] = records.from_numpy(opened)
-    model = replace(Model.initial(opened), round=found.slot.round, history=asked.hash())
+    # Its digest says nothing of two sums but that they are two: a site that has answered zero in all
+    # makes no other difference.
+    history = hash_of("total", asked.hash(), found.digest())
+    model = replace(Model.initial(opened), round=found.slot.round, history=history)
     content = records.reply(step="total", digest=session.digest(model))
     content[records.BOX] = sealed_box(agreed, model)
     return content

@@ -12,13 +12,13 @@ from flwr.app import ConfigRecord, Context
 from flhe.analytics import Covariance, Real, Schema, Whole, answers, quantiles
 from flhe.analytics.statistics import Below
 from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError, SumRangeError
-from flhe.mods import query_app
+from flhe.mods import query_app, records
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SecureSum
 from flhe.strategies.masking_agreement import MaskingAgreement
-from tests.attacks.test_queries import NODES, Liar, code, errors, liar, site
+from tests.attacks.test_queries import MINE, NODES, Liar, code, errors, federation, liar, site
 from tests.strategies.puppets import Puppets
 from tests.strategies.test_secure_sum import Site, opened, pooled
 from tests.strategies.test_secure_sum import federation as asked_of
@@ -156,6 +156,22 @@ def test_two_members_open_two_sums_of_a_question(liar: Liar) -> None:
     fewer = liar.added({node: reply for node, reply in replies.items() if node != 103}, 3)
     assert not liar.opened(whole, 100).has_error()
     assert not liar.opened(fewer, 101).has_error()
+
+
+@pytest.mark.parametrize("found", [[0, 0], MINE["numbers"]], ids=["nothing", "something"])
+def test_digests_of_two_sums_do_not_tell_whether_a_site_makes_a_difference(
+    tmp_path: Path, found: list[int]
+) -> None:
+    """The server opens no box. Equal digests told it that a site's answer is zero, or another's."""
+    app = query_app({"numbers": site("numbers", lambda i: found if i > 1 else None)})
+    with federation(tmp_path, app) as grid, SecureSum(grid, Flashe()) as secure:
+        one = Liar(grid, secure)
+        replies = one.ask("numbers", NODES, 1)
+        sums = [{n: r for n, r in replies.items() if n != gone} for gone in (None, 102, 103)]
+        told = [one.opened(one.added(s, 3), n) for s, n in zip(sums, NODES, strict=False)]
+        assert len({reply.content[records.REPLY]["digest"] for reply in told}) == 3  # type: ignore[index]
+        again = one.opened(one.added(sums[0]), 103)  # who opens the same sum says the same
+        assert again.content[records.REPLY]["digest"] == told[0].content[records.REPLY]["digest"]  # type: ignore[index]
 
 
 # --- a site's own minimum ---
