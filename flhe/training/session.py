@@ -257,8 +257,8 @@ class Session:
             raise ExamplesError("the app reported no examples; a weight must be positive")
         # Never refused: the server would learn on which side of its bound a count lies.
         most = most_examples(self.epoch.size)
-        if self.terms.noise is not None:  # calibrated for this maximum weight
-            most = min(most, self.terms.codec.max_examples)
+        if self.terms.noise is not None or codec.caps_weight:  # noise fits this maximum weight
+            most = min(most, codec.max_examples)
         if weight > most:
             logger.warning("this node has more examples than the bound: it counts with fewer")
             weight = most

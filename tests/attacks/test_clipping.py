@@ -11,7 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.mods.harness import TERMS, App, Group, codec, update
+from flhe.coding.base import Codec
+from flhe.coding.chain import chain
+from flhe.coding.clip import Clip
+from flhe.coding.clip_norm import ClipNorm
+from flhe.coding.permute import Permute
+from flhe.coding.quantize import Quantize
+from flhe.coding.sparsify import TopK
+from flhe.coding.weigh import Weigh
+from tests.mods.harness import TERMS, App, Group, answer, codec, support, update
 
 
 @pytest.mark.parametrize("bound", [1e-6, 1e-3, 1.0, 1e3])
@@ -31,3 +39,27 @@ def test_no_bound_on_examples_makes_a_node_refuse(tmp_path: Path, count: int) ->
     group = Group(tmp_path).agree()
     group.sites[0].app = App(examples=count)
     update(group.ask(group.sites[0]))
+
+
+@pytest.mark.parametrize("count", [10, 11])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (Weigh(10), Clip(1.0), Quantize(16)),
+        (ClipNorm(1.0), Weigh(10), Quantize(16)),
+        (TopK(0.5), Weigh(10), Clip(1.0), Quantize(16), Permute()),
+    ],
+    ids=["clip behind", "no clip", "sparse"],
+)
+def test_nor_does_a_chain_that_weighs_before_it_cuts(
+    tmp_path: Path, steps: tuple[Codec, ...], count: int
+) -> None:
+    """No step scales the values of a site with more examples: it counts with fewer."""
+    terms = dataclasses.replace(TERMS, codec=chain(*steps))
+    group = Group(tmp_path, terms=terms).agree()
+    group.sites[0].app = App(examples=count)
+    reply = group.ask(group.sites[0])
+    if terms.codec.sparse:
+        support(reply)
+        reply = group.ask(group.sites[0], "update")
+    answer(reply)
