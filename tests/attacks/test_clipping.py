@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message, RecordDict
 
 from flhe.coding.base import Codec
 from flhe.coding.chain import chain
@@ -19,7 +21,8 @@ from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
-from tests.mods.harness import TERMS, App, Group, answer, codec, support, update
+from flhe.training.schedule import Settings
+from tests.mods.harness import TERMS, App, Group, answer, codec, refused, support, update
 
 
 @pytest.mark.parametrize("bound", [1e-6, 1e-3, 1.0, 1e3])
@@ -63,3 +66,26 @@ def test_nor_does_a_chain_that_weighs_before_it_cuts(
         support(reply)
         reply = group.ask(group.sites[0], "update")
     answer(reply)
+
+
+class Steep(App):
+    """It takes a step along its gradient, 2.0 everywhere, of a rate that the contract says."""
+
+    def content(self, message: Message) -> RecordDict:
+        rate: Any = message.content["config"]["lr"]  # type: ignore[index]
+        with np.errstate(over="ignore"):
+            self.step = float(np.float32(rate) * np.float32(2.0))
+        return super().content(message)
+
+
+@pytest.mark.parametrize("rate", [1e38, 2e38])
+def test_a_rate_near_the_largest_float_tells_the_size_of_a_gradient(
+    tmp_path: Path, rate: float
+) -> None:
+    """It works: docs/limits.md says so. An update that is not finite cannot be added."""
+    group = Group(tmp_path, train=Settings({"lr": rate})).agree()
+    group.sites[0].app = Steep()
+    reply = group.ask(group.sites[0])
+    assert reply.has_error() == (2.0 * rate > float(np.finfo(np.float32).max))
+    if reply.has_error():
+        refused(reply, 1027)

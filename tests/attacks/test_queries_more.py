@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Context
 from flhe.analytics import Covariance, Real, Schema, Whole, answers, quantiles
 from flhe.analytics.statistics import Below
 from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError, SumRangeError
+from flhe.keys.agreement.answers import pack
 from flhe.mods import query_app, records
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
@@ -208,9 +209,6 @@ def test_a_sites_own_minimum_holds_for_its_answer(tmp_path: Path, scheme: Any) -
 
 @pytest.mark.parametrize("liar", [Sash()], ids=str, indirect=True)
 def test_a_server_that_reads_hands_no_app_a_total(liar: Liar) -> None:
-
-    from flhe.keys.agreement.answers import pack
-
     total = liar.added(liar.ask("numbers", NODES, 1))
     agreement = MaskingAgreement(liar.fed, liar.fed.adder, total, liar.secure.settings)
     agreement.sign()
@@ -218,6 +216,25 @@ def test_a_server_that_reads_hands_no_app_a_total(liar: Liar) -> None:
     reply = liar.opened(total, 100, release)
     assert code(reply) == 1014
     assert "total.numbers" not in liar.grid.contexts[100].state
+
+
+@pytest.mark.parametrize("liar", [Sash(unmask="clients")], ids=str, indirect=True)
+def test_one_sites_app_may_be_handed_a_total_that_the_others_lack(liar: Liar) -> None:
+    """It works: docs/limits.md says so. The others stand still, so the next sum is that site's."""
+
+    def after(asked: ConfigRecord, context: Context) -> Any:
+        found = MINE["other"] if "total.numbers" in context.state else [0]
+        return records.from_numpy({"n": np.array(found)})
+
+    liar.grid.app = query_app({"numbers": site("numbers"), "other": after})
+    victim, helper = 103, 100
+    for number, (name, shown) in enumerate((("numbers", victim), ("other", helper)), 1):
+        total = liar.added(liar.ask(name, NODES, number))
+        agreement = MaskingAgreement(liar.fed, liar.fed.adder, total, liar.secure.settings)
+        agreement.sign()
+        assert not liar.opened(total, shown, pack(agreement.unmask())).has_error()
+    read: Any = liar.grid.contexts[helper].state["total.other"]
+    assert records.to_numpy(read)["n"].tolist() == MINE["other"]
 
 
 # --- statistics ---
