@@ -72,6 +72,8 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         raise ProtocolError("the sum to be opened is missing")
     form = AnswerForm.from_bytes(records.field(record, "form", bytes))
     found = records.to_sealed(records.field(record, "header", bytes), arrays, take=True, floats=0)
+    if found.slot.round != records.field(record, "round", int):  # which is due
+        raise ProtocolError("the sum to be opened is of another query than the message names")
     node.policy.check_survivors(len(found.senders), contract)
     of = query.sum_of(session.sums, asked, form, found.slot.round, found.slot.attempt)
     released = unpack(records.optional(record, "release", b""))

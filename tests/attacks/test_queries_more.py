@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,18 @@ def test_digests_of_two_sums_do_not_tell_whether_a_site_makes_a_difference(
         assert len({reply.content[records.REPLY]["digest"] for reply in told}) == 3  # type: ignore[index]
         again = one.opened(one.added(sums[0]), 103)  # who opens the same sum says the same
         assert again.content[records.REPLY]["digest"] == told[0].content[records.REPLY]["digest"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("liar", [Flashe()], ids=str, indirect=True)
+def test_a_total_far_ahead_ends_no_federation(liar: Liar) -> None:
+    """Numbers are on disk before a sum is decrypted, so one that nobody has made would be the last."""
+    total = liar.added(liar.ask("numbers", NODES[1:], 1), 3)
+    ahead = replace(total, slot=replace(total.slot, round=(1 << 32) - 1))
+    confirms = list(liar.fed.parameters.epoch.confirms)
+    refusal = code(liar.opened(ahead, 100, confirms=confirms))
+    assert not liar.opened(total, 100).has_error()
+    assert not any(reply.has_error() for reply in liar.ask("other", NODES, 2).values())
+    assert refusal == 1014
 
 
 # --- a site's own minimum ---
