@@ -27,7 +27,9 @@ def test_the_weight_is_a_count_of_examples_or_what_the_site_names(
     assert "flhe-metrics" in group.sites[0].log
 
 
-@pytest.mark.parametrize("named", [{}, {"flhe-metrics": "loss, accuracy"}], ids=["default", "named"])
+@pytest.mark.parametrize(
+    "named", [{}, {"flhe-metrics": "loss, accuracy"}], ids=["default", "named"]
+)
 @pytest.mark.parametrize("name", ["accuracy", "train_loss", "eval-acc"])
 def test_a_loss_or_an_accuracy_is_no_weight(
     tmp_path: Path, name: str, named: dict[str, str]
