@@ -81,8 +81,8 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     lanes = session.opened(of, found, noted, released)
     opened = form.arrays(query.read(terms, found, lanes))
     app.context.state[f"total.{asked.name}"] = records.from_numpy(opened)
-    # Its digest says nothing of two sums but that they are two: a site that has answered zero in all
-    # makes no other difference.
+    # The history names the sum: equal digests of two sums would tell the server that a site between
+    # them answered zero.
     history = hash_of("total", asked.hash(), found.digest())
     model = replace(Model.initial(opened), round=found.slot.round, history=history)
     content = records.reply(step="total", digest=session.digest(model))

@@ -15,7 +15,7 @@ OWN = {
     "metrics": "Metrics that may leave, in sums, by commas. With max-epsilon, only those named here.",
     "min-survivors": "Fewest senders of a sum that this node helps to open. 0: as the roster says.",
     "max-federations": "Federations that may begin; 0 for any number. `flhe permit` allows one more.",
-    "accept-contract": "Hashes of the contracts that may run, with any run config. Empty: any contract.",
+    "accept-contract": "Hashes of the contracts that may run, under any run config. Empty: any.",
     "queries": "Names of the queries that this site answers, by commas.",
     "min-contributors": "Fewest sites in a sum of answers that this node helps to open.",
     "max-queries": "Most queries of one federation.",
