@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 
 from flhe.coding.base import Codec
 from flhe.coding.chain import chain
@@ -21,8 +21,19 @@ from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
+from flhe.mods import records
 from flhe.training.schedule import Settings
-from tests.mods.harness import TERMS, App, Group, answer, codec, refused, support, update
+from tests.mods.harness import (
+    TERMS,
+    App,
+    Group,
+    answer,
+    arrays,
+    codec,
+    refused,
+    support,
+    update,
+)
 
 
 @pytest.mark.parametrize("bound", [1e-6, 1e-3, 1.0, 1e3])
@@ -76,6 +87,31 @@ class Steep(App):
         with np.errstate(over="ignore"):
             self.step = float(np.float32(rate) * np.float32(2.0))
         return super().content(message)
+
+
+class Linear(App):
+    """Its gradient is the model times what it knows of a patient."""
+
+    def __init__(self, patient: float) -> None:
+        super().__init__()
+        self.patient = np.float32(patient)
+
+    def trained(self, record: Any) -> ArrayRecord:
+        before = records.to_numpy(record)
+        with np.errstate(over="ignore"):
+            return records.from_numpy({**before, "w": before["w"] * self.patient})
+
+
+@pytest.mark.parametrize("patient", [3.0, 4.0])
+def test_a_model_that_overflows_for_some_records_tells_who_has_one(
+    tmp_path: Path, patient: float
+) -> None:
+    """It works: docs/limits.md says so. The server may choose the first model."""
+    group = Group(tmp_path)
+    first = {**arrays(), "w": np.full((3, 4), 1e38, np.float32)}
+    group.start = {"arrays": records.from_numpy(first)}
+    group.agree().sites[0].app = Linear(patient)
+    assert group.ask(group.sites[0]).has_error() == (patient > 3.5)
 
 
 @pytest.mark.parametrize("rate", [1e38, 2e38])
