@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement import broadcast, joint, key_pair, shared_key
-from flhe.keys.agreement.epoch import CONTRIBUTORS, announced
+from flhe.keys.agreement.epoch import CONTRIBUTORS, advertised, announced
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
@@ -145,6 +145,8 @@ class _Attempt:
     """Nodes that found a fault in a stage's content."""
     members: dict[int, bytes] = field(default_factory=dict)
     """Identity keys by node, in order of rank once all are known."""
+    ephemerals: dict[bytes, int] = field(default_factory=dict)
+    """Node by the key that it advertises: members refuse a list with one twice."""
 
     def run(self, asked: list[int]) -> Agreed:
         """Run all three relays, and those of the scheme's own keys."""
@@ -280,7 +282,10 @@ class _Attempt:
 
     def _advertised(self, node: int, reply: ConfigRecord) -> tuple[Header, bytes]:
         message = message_in(node, reply)
-        return self._opened(message, "advertise", None), message
+        header, key = self._opened(message, "advertise", None), advertised(message)
+        if self.ephemerals.setdefault(key, node) != node:
+            raise ProtocolError("another node advertises the same ephemeral key")
+        return header, message
 
     def _shared(self, node: int, reply: ConfigRecord) -> list[bytes]:
         messages = records.bytes_list(reply, "envelopes")
@@ -295,6 +300,7 @@ class _Attempt:
     def _confirmed(self, node: int, reply: ConfigRecord) -> tuple[bytes, tuple[int, ...]]:
         message = message_in(node, reply)
         self._opened(message, "confirm", self.members[node])
+        announced(message)  # of the right form, or it is this node that is left out
         bounds = reply.get("bounds")
         if not isinstance(bounds, list) or [type(b) for b in bounds] != [int] * 3:
             raise ProtocolError("expected its roster's bounds")

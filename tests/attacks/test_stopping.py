@@ -1,6 +1,7 @@
 """A member that stops key agreements, or has single sites left out of them.
 
-It works: docs/limits.md says so. Nobody learns anything; the other sites' logs name the member.
+With SHAREs it works: docs/limits.md says so. Nobody learns anything; the other sites' logs name the
+member.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from flhe.errors import QuorumError
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.identity import Identity
 from flhe.mods import records
+from flhe.wire.canonical import dumps
 from tests.strategies.puppets import Puppets, put_identity
 from tests.strategies.test_key_agreement import agreed
 
@@ -47,6 +49,47 @@ def lie(grid: Puppets, index: int, receivers: set[bytes]) -> Callable[[int, Mess
         reply.content[records.REPLY] = ConfigRecord({**record, "envelopes": shares})
 
     return of
+
+
+LOW_ORDER, EVERYONE = bytes(32), range(1, NODES)
+EVIL: dict[str, tuple[str, Callable[[Envelope], bytes | None]]] = {
+    "a key of low order": ("advertise", lambda e: dumps([LOW_ORDER, bytes(32)])),
+    "a key in another spelling": ("advertise", lambda e: dumps([b"\xff" * 32, bytes(32)])),
+    "no key": ("advertise", lambda e: b"no key"),
+    "no proof": ("confirm", lambda e: b"no proof"),
+    "another transcript": ("confirm", lambda e: dumps([bytes(32), bytes(32)])),
+}
+
+
+@pytest.mark.parametrize("how", EVIL)
+def test_what_the_server_can_see_costs_its_sender_alone(tmp_path: Path, how: str) -> None:
+    """It is signed by a member, so the others would refuse all of it, and be left out."""
+    grid, (stage, change) = Puppets(tmp_path, NODES), EVIL[how]
+    put_identity(grid.homes[0], bytes([1]) * 32)
+
+    def of(_: int, reply: Message) -> None:
+        record: Any = reply.content[records.REPLY]
+        said = signed_anew(grid.identity(0), record["envelope"], change)
+        reply.content[records.REPLY] = ConfigRecord({**record, "envelope": said})
+
+    grid.lies([100], stage, of)
+    assert sorted(agreed(grid).members) == [100 + i for i in EVERYONE]
+
+
+def test_an_ephemeral_key_that_two_advertise_costs_one_of_them(tmp_path: Path) -> None:
+    grid, kept = Puppets(tmp_path, NODES), list[bytes]()
+    for i in (0, 1):
+        put_identity(grid.homes[i], bytes([i + 1]) * 32)
+
+    def of(node: int, reply: Message) -> None:
+        record: Any = reply.content[records.REPLY]
+        kept.append(Envelope.from_bytes(record["envelope"], MAX_MESSAGE).payload)
+        identity = grid.identity(node - 100)
+        said = signed_anew(identity, record["envelope"], lambda _: kept[0])
+        reply.content[records.REPLY] = ConfigRecord({**record, "envelope": said})
+
+    grid.lies([100, 101], "advertise", of)
+    assert set(agreed(grid).members) >= {102, 103, 104}
 
 
 @pytest.mark.parametrize("victims", [1, NODES - 1])
