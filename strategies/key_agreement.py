@@ -350,8 +350,14 @@ class _Attempt:
     def _joint(self, agreed: Agreed, order: list[int]) -> bytes:
         """Have each member's key drawn, or taken, and added; return the sum's name."""
         fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
+
+        def signed(node: int, reply: ConfigRecord) -> bytes:
+            message, sender = message_in(node, reply), self.members[node]
+            broadcast.read(message, joint.MAX_SHARE, joint.STAGE, sender, self._scope(agreed))
+            return message
+
         if not self.contract.terms.scheme.dealt:
-            drawn = self.ask_all(joint.STAGE, order, message_in, **fields)
+            drawn = self.ask_all(joint.STAGE, order, signed, **fields)
             fields["messages"] = [drawn[node] for node in order]
         return self._name(joint.SUM, agreed, order, "sum of keys", **fields)
 

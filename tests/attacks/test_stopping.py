@@ -17,8 +17,13 @@ from flhe.errors import QuorumError
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.identity import Identity
 from flhe.mods import records
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.strategies.grid import StreamGrid
+from flhe.strategies.key_agreement import agree
+from flhe.training.contract import Contract
+from flhe.training.terms import Terms
 from flhe.wire.canonical import dumps
-from tests.strategies.puppets import Puppets, put_identity
+from tests.strategies.puppets import Puppets, put_identity, told
 from tests.strategies.test_key_agreement import agreed
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -74,6 +79,17 @@ def test_what_the_server_can_see_costs_its_sender_alone(tmp_path: Path, how: str
 
     grid.lies([100], stage, of)
     assert sorted(agreed(grid).members) == [100 + i for i in EVERYONE]
+
+
+def test_an_unsigned_share_of_a_joint_key_costs_its_sender(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, NODES)
+    grid.lies([100], "joint", lambda _, reply: told(reply).update(envelope=b"no share"))
+    contract = Contract(Terms(Esafl(keys="joint")))
+    try:
+        done = agree(StreamGrid(grid), grid.get_node_ids(), contract, run_id=7, timeout=60)
+    finally:
+        grid.close()
+    assert sorted(done.members) == [100 + i for i in EVERYONE]
 
 
 def test_an_ephemeral_key_that_two_advertise_costs_one_of_them(tmp_path: Path) -> None:
