@@ -154,9 +154,12 @@ class _Attempt:
         hellos = self.ask("advertise", asked, self._advertised, contract=self.contract.to_bytes())
         _outvote(hellos, self.trouble)
         members = {node: header.sender for node, (header, _) in hellos.items()}
-        if len(set(members.values())) < len(members):
+        keys = list(members.values())
+        if twice := [node for node, key in members.items() if keys.count(key) > 1]:
+            self.trouble |= dict.fromkeys(twice, "another node has its identity")
             raise ProtocolError(
-                "two nodes share one identity: give each a state directory of its own"
+                f"two nodes share one identity: give each a state directory of its own; nodes {twice} "
+                "are left out"
             )
         if len(members) < MIN_MEMBERS:
             nodes = "1 node" if len(members) == 1 else f"{len(members)} nodes"

@@ -81,6 +81,13 @@ def test_what_the_server_can_see_costs_its_sender_alone(tmp_path: Path, how: str
     assert sorted(agreed(grid).members) == [100 + i for i in EVERYONE]
 
 
+def test_a_member_that_runs_two_nodes_costs_no_other_member(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, NODES)
+    for i in (0, 1):
+        put_identity(grid.homes[i], bytes(32))
+    assert sorted(agreed(grid).members) == [102, 103, 104]
+
+
 def test_an_unsigned_share_of_a_joint_key_costs_its_sender(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, NODES)
     grid.lies([100], "joint", lambda _, reply: told(reply).update(envelope=b"no share"))
