@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement import broadcast, joint, key_pair, shared_key
-from flhe.keys.agreement.epoch import CONTRIBUTORS, announced
+from flhe.keys.agreement.epoch import CONTRIBUTORS, advertised, announced
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
@@ -145,6 +145,8 @@ class _Attempt:
     """Nodes that found a fault in a stage's content."""
     members: dict[int, bytes] = field(default_factory=dict)
     """Identity keys by node, in order of rank once all are known."""
+    ephemerals: dict[bytes, int] = field(default_factory=dict)
+    """Node by the key that it advertises: members refuse a list with one twice."""
 
     def run(self, asked: list[int]) -> Agreed:
         """Run all three relays, and those of the scheme's own keys."""
@@ -152,9 +154,12 @@ class _Attempt:
         hellos = self.ask("advertise", asked, self._advertised, contract=self.contract.to_bytes())
         _outvote(hellos, self.trouble)
         members = {node: header.sender for node, (header, _) in hellos.items()}
-        if len(set(members.values())) < len(members):
+        keys = list(members.values())
+        if twice := [node for node, key in members.items() if keys.count(key) > 1]:
+            self.trouble |= dict.fromkeys(twice, "another node has its identity")
             raise ProtocolError(
-                "two nodes share one identity: give each a state directory of its own"
+                f"two nodes share one identity: give each a state directory of its own; nodes {twice} "
+                "are left out"
             )
         if len(members) < MIN_MEMBERS:
             nodes = "1 node" if len(members) == 1 else f"{len(members)} nodes"
@@ -280,7 +285,10 @@ class _Attempt:
 
     def _advertised(self, node: int, reply: ConfigRecord) -> tuple[Header, bytes]:
         message = message_in(node, reply)
-        return self._opened(message, "advertise", None), message
+        header, key = self._opened(message, "advertise", None), advertised(message)
+        if self.ephemerals.setdefault(key, node) != node:
+            raise ProtocolError("another node advertises the same ephemeral key")
+        return header, message
 
     def _shared(self, node: int, reply: ConfigRecord) -> list[bytes]:
         messages = records.bytes_list(reply, "envelopes")
@@ -295,6 +303,7 @@ class _Attempt:
     def _confirmed(self, node: int, reply: ConfigRecord) -> tuple[bytes, tuple[int, ...]]:
         message = message_in(node, reply)
         self._opened(message, "confirm", self.members[node])
+        announced(message)  # of the right form, or it is this node that is left out
         bounds = reply.get("bounds")
         if not isinstance(bounds, list) or [type(b) for b in bounds] != [int] * 3:
             raise ProtocolError("expected its roster's bounds")
@@ -344,8 +353,14 @@ class _Attempt:
     def _joint(self, agreed: Agreed, order: list[int]) -> bytes:
         """Have each member's key drawn, or taken, and added; return the sum's name."""
         fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
+
+        def signed(node: int, reply: ConfigRecord) -> bytes:
+            message, sender = message_in(node, reply), self.members[node]
+            broadcast.read(message, joint.MAX_SHARE, joint.STAGE, sender, self._scope(agreed))
+            return message
+
         if not self.contract.terms.scheme.dealt:
-            drawn = self.ask_all(joint.STAGE, order, message_in, **fields)
+            drawn = self.ask_all(joint.STAGE, order, signed, **fields)
             fields["messages"] = [drawn[node] for node in order]
         return self._name(joint.SUM, agreed, order, "sum of keys", **fields)
 

@@ -134,6 +134,11 @@ class Codec(Protocol):
         return None
 
     @property
+    def caps_weight(self) -> bool:
+        """True if a weight above the maximum has no effect: a client counts with the maximum."""
+        return False
+
+    @property
     def whole_weight(self) -> int:
         """Example count with full weight; 0 for a step that does not weigh."""
         return 0

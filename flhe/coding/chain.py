@@ -102,6 +102,11 @@ class Chain(Codec):
         return max(codec.whole_weight for codec in self.codecs)
 
     @property
+    def caps_weight(self) -> bool:
+        """True if a weight above the maximum has no effect."""
+        return any(codec.caps_weight for codec in self.codecs)
+
+    @property
     def weighted(self) -> bool:
         """True if example counts weigh."""
         return self.max_examples > 1

@@ -52,6 +52,11 @@ class Weigh(Codec):
         """Example count with full weight."""
         return self.max_examples
 
+    @property
+    def caps_weight(self) -> bool:
+        """True if no step before it scales the values of clients with more examples."""
+        return self.max_examples > 1 and not self.scaled
+
     def summary(self) -> str:
         """Return the weighting as text."""
         return (

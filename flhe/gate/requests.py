@@ -53,13 +53,14 @@ SMALL = 64 << 10
 
 _TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?\+00:00"
 _BASE64 = r"[A-Za-z0-9+/]{1,700}={0,2}"
-_WORD = r"[A-Za-z0-9.+_-]{1,64}"
+_VERSION = r"\d{1,3}(\.\d{1,3}){1,2}((a|b|rc)\d{1,3}|\.dev\d{1,8})?"
 HEADERS = {
     FLEET_HTTP_PUBLIC_KEY_HEADER: re.compile(_BASE64),
     FLEET_HTTP_SIGNATURE_HEADER: re.compile(_BASE64),
-    TIMESTAMP_HEADER: re.compile(_TIME),
-    FLWR_PACKAGE_NAME_METADATA_KEY: re.compile(_WORD),
-    FLWR_PACKAGE_VERSION_METADATA_KEY: re.compile(_WORD),
+    TIMESTAMP_HEADER: re.compile(_TIME, re.ASCII),
+    # Words of any kind would carry data in every request.
+    FLWR_PACKAGE_NAME_METADATA_KEY: re.compile("flwr|flwr-nightly"),
+    FLWR_PACKAGE_VERSION_METADATA_KEY: re.compile(_VERSION, re.ASCII),
     FLWR_COMPONENT_NAME_METADATA_KEY: re.compile("SuperNode"),
 }
 """Headers that pass, and their form."""

@@ -30,6 +30,7 @@ from flhe.training.contract import Contract
 from flhe.training.model import Model
 from flhe.training.query import NOTHING, QUERY, AnswerForm, Query
 from flhe.training.session import Session
+from flhe.wire.derive import hash_of
 
 
 def answer(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
@@ -71,6 +72,8 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         raise ProtocolError("the sum to be opened is missing")
     form = AnswerForm.from_bytes(records.field(record, "form", bytes))
     found = records.to_sealed(records.field(record, "header", bytes), arrays, take=True, floats=0)
+    if found.slot.round != records.field(record, "round", int):  # which is due
+        raise ProtocolError("the sum to be opened is of another query than the message names")
     node.policy.check_survivors(len(found.senders), contract)
     of = query.sum_of(session.sums, asked, form, found.slot.round, found.slot.attempt)
     released = unpack(records.optional(record, "release", b""))
@@ -78,7 +81,10 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     lanes = session.opened(of, found, noted, released)
     opened = form.arrays(query.read(terms, found, lanes))
     app.context.state[f"total.{asked.name}"] = records.from_numpy(opened)
-    model = replace(Model.initial(opened), round=found.slot.round, history=asked.hash())
+    # The history names the sum: equal digests of two sums would tell the server that a site between
+    # them answered zero.
+    history = hash_of("total", asked.hash(), found.digest())
+    model = replace(Model.initial(opened), round=found.slot.round, history=history)
     content = records.reply(step="total", digest=session.digest(model))
     content[records.BOX] = sealed_box(agreed, model)
     return content

@@ -334,6 +334,12 @@ class Policy:
                 "the strategy"
             )
 
+        if listed_metric(terms.weight_key, METRICS):
+            raise PolicyError(
+                f"the server asked to weigh updates by {terms.weight_key!r}, and a measure of the "
+                "model is no weight: a refusal for one that is not whole, or 0, would reveal it; weigh "
+                f"by {COUNTS[0]!r} in the strategy"
+            )
         if terms.weight_key not in COUNTS and not self.allows_metric(terms.weight_key):
             raise PolicyError(
                 f"the server asked to weigh updates by {terms.weight_key!r}, whose sum it may read: "

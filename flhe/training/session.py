@@ -245,10 +245,14 @@ class Session:
             select.check_tied(self.layout, self.mask(old), tied)
         integers = self.layout.integer_change(trained, old.masters)
         extras = self.terms.extras(self.layout)
-        return extras.encode(self.weight(examples), metrics, integers.tolist())
+        weight = self.weight(examples, capped=self.terms.codec.caps_weight)
+        return extras.encode(weight, metrics, integers.tolist())
 
-    def weight(self, examples: int) -> int:
-        """Return the weight of an example count; ExamplesError if it is below 1."""
+    def weight(self, examples: int, *, capped: bool = False) -> int:
+        """Return the weight of an example count; ExamplesError if it is below 1.
+
+        With `capped` it is at most the codec's maximum.
+        """
         codec = self.terms.codec
         weight = examples if codec.weighted else min(examples, 1)
         if codec.mechanism is not None:
@@ -257,8 +261,8 @@ class Session:
             raise ExamplesError("the app reported no examples; a weight must be positive")
         # Never refused: the server would learn on which side of its bound a count lies.
         most = most_examples(self.epoch.size)
-        if self.terms.noise is not None:  # calibrated for this maximum weight
-            most = min(most, self.terms.codec.max_examples)
+        if self.terms.noise is not None or capped:  # noise fits this maximum weight
+            most = min(most, codec.max_examples)
         if weight > most:
             logger.warning("this node has more examples than the bound: it counts with fewer")
             weight = most

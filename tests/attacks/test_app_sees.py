@@ -14,7 +14,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flhe.mods import HEMod, records
-from tests.mods.harness import App, Group, answer, update
+from tests.mods.harness import App, Group, answer, refused, update
 
 ONE, OTHER = ConfigRecord({"a": 1, "lr": 0.1}), ConfigRecord({"lr": 0.1, "a": 1})
 
@@ -84,3 +84,19 @@ def test_nor_by_the_order_of_the_runs_config(tmp_path: Path) -> None:
         update(group.ask(site))
         seen += site.app.looks
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_all_apps_may_be_given_another_config_of_the_run(tmp_path: Path) -> None:
+    """It works: docs/limits.md says so. It takes new keys, and the contract stays the same."""
+    group = Group(tmp_path)
+    accepted = {"flhe-accept-contract": group.contract.hash().hex()}
+    for site in group.sites:
+        site.context.node_config.update(accepted)
+        site.context.run_config = {"epochs": 1}
+    group.agree()
+    update(group.ask(group.sites[0]))
+    for site in group.sites:
+        site.context.run_config = {"epochs": 0}
+    refused(group.ask(group.sites[0], attempt=1), 1020)
+    group.renew()
+    update(group.ask(group.sites[0], attempt=1))

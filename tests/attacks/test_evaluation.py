@@ -159,6 +159,22 @@ def test_one_teller_tells_the_means_of_one_sum(four: Group) -> None:
     assert told(four, four.sites[0], all_) == {"loss": 3.0, "accuracy": 0.5}
 
 
+def test_means_of_two_sums_tell_one_sites_metric(tmp_path: Path) -> None:
+    """It works: docs/limits.md says so. One member opens the sum of all; with new keys another one
+    opens that of the others, of the same round or the next."""
+    group = Group(tmp_path, 5).agree()
+    for rank, site in enumerate(group.sites):
+        site.app = App(loss=1.0 + rank)
+    victim = group.sites[0]
+    every = heard(group.ask(victim, "sync", sums=[group.total()]), "loss")
+    group.sites = group.sites[1:]
+    group.renew()
+    others = heard(group.ask(group.sites[0], "sync", sums=[group.total()]), "loss")
+    assert every is not None
+    assert others is not None
+    assert 5 * every - 4 * others == victim.app.metrics["loss"]
+
+
 def test_a_sum_of_too_few_or_that_was_altered_tells_nothing(four: Group) -> None:
     parts = evaluations(four, [four.total()])
     teller = four.sites[0]

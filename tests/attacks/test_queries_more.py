@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from flwr.app import ConfigRecord, Context
 from flhe.analytics import Covariance, Real, Schema, Whole, answers, quantiles
 from flhe.analytics.statistics import Below
 from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError, SumRangeError
-from flhe.mods import query_app
+from flhe.keys.agreement.answers import pack
+from flhe.mods import query_app, records
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SecureSum
 from flhe.strategies.masking_agreement import MaskingAgreement
-from tests.attacks.test_queries import NODES, Liar, code, errors, liar, site
+from tests.attacks.test_queries import MINE, NODES, Liar, code, errors, federation, liar, site
 from tests.strategies.puppets import Puppets
 from tests.strategies.test_secure_sum import Site, opened, pooled
 from tests.strategies.test_secure_sum import federation as asked_of
@@ -158,6 +160,34 @@ def test_two_members_open_two_sums_of_a_question(liar: Liar) -> None:
     assert not liar.opened(fewer, 101).has_error()
 
 
+@pytest.mark.parametrize("found", [[0, 0], MINE["numbers"]], ids=["nothing", "something"])
+def test_digests_of_two_sums_do_not_tell_whether_a_site_makes_a_difference(
+    tmp_path: Path, found: list[int]
+) -> None:
+    """The server opens no box. Equal digests told it that a site's answer is zero, or another's."""
+    app = query_app({"numbers": site("numbers", lambda i: found if i > 1 else None)})
+    with federation(tmp_path, app) as grid, SecureSum(grid, Flashe()) as secure:
+        one = Liar(grid, secure)
+        replies = one.ask("numbers", NODES, 1)
+        sums = [{n: r for n, r in replies.items() if n != gone} for gone in (None, 102, 103)]
+        told = [one.opened(one.added(s, 3), n) for s, n in zip(sums, NODES, strict=False)]
+        assert len({reply.content[records.REPLY]["digest"] for reply in told}) == 3  # type: ignore[index]
+        again = one.opened(one.added(sums[0]), 103)  # who opens the same sum says the same
+        assert again.content[records.REPLY]["digest"] == told[0].content[records.REPLY]["digest"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("liar", [Flashe()], ids=str, indirect=True)
+def test_a_total_far_ahead_ends_no_federation(liar: Liar) -> None:
+    """Numbers are on disk before a sum is decrypted, so one that nobody has made would be the last."""
+    total = liar.added(liar.ask("numbers", NODES[1:], 1), 3)
+    ahead = replace(total, slot=replace(total.slot, round=(1 << 32) - 1))
+    confirms = list(liar.fed.parameters.epoch.confirms)
+    refusal = code(liar.opened(ahead, 100, confirms=confirms))
+    assert not liar.opened(total, 100).has_error()
+    assert not any(reply.has_error() for reply in liar.ask("other", NODES, 2).values())
+    assert refusal == 1014
+
+
 # --- a site's own minimum ---
 
 
@@ -192,9 +222,6 @@ def test_a_sites_own_minimum_holds_for_its_answer(tmp_path: Path, scheme: Any) -
 
 @pytest.mark.parametrize("liar", [Sash()], ids=str, indirect=True)
 def test_a_server_that_reads_hands_no_app_a_total(liar: Liar) -> None:
-
-    from flhe.keys.agreement.answers import pack
-
     total = liar.added(liar.ask("numbers", NODES, 1))
     agreement = MaskingAgreement(liar.fed, liar.fed.adder, total, liar.secure.settings)
     agreement.sign()
@@ -202,6 +229,25 @@ def test_a_server_that_reads_hands_no_app_a_total(liar: Liar) -> None:
     reply = liar.opened(total, 100, release)
     assert code(reply) == 1014
     assert "total.numbers" not in liar.grid.contexts[100].state
+
+
+@pytest.mark.parametrize("liar", [Sash(unmask="clients")], ids=str, indirect=True)
+def test_one_sites_app_may_be_handed_a_total_that_the_others_lack(liar: Liar) -> None:
+    """It works: docs/limits.md says so. The others stand still, so the next sum is that site's."""
+
+    def after(asked: ConfigRecord, context: Context) -> Any:
+        found = MINE["other"] if "total.numbers" in context.state else [0]
+        return records.from_numpy({"n": np.array(found)})
+
+    liar.grid.app = query_app({"numbers": site("numbers"), "other": after})
+    victim, helper = 103, 100
+    for number, (name, shown) in enumerate((("numbers", victim), ("other", helper)), 1):
+        total = liar.added(liar.ask(name, NODES, number))
+        agreement = MaskingAgreement(liar.fed, liar.fed.adder, total, liar.secure.settings)
+        agreement.sign()
+        assert not liar.opened(total, shown, pack(agreement.unmask())).has_error()
+    read: Any = liar.grid.contexts[helper].state["total.other"]
+    assert records.to_numpy(read)["n"].tolist() == MINE["other"]
 
 
 # --- statistics ---

@@ -13,6 +13,7 @@ import pytest
 from flwr.app import Message
 
 from tests.mods.harness import App, Group, Site, answer, put_back, refused, update
+from tests.mods.masked import Masked
 
 
 @pytest.mark.parametrize("claimed", [0, 2])
@@ -46,6 +47,19 @@ def test_a_volume_that_was_put_back_opens_no_second_sum(four: Group, tmp_path: P
     put_back(site.home, tmp_path / "image")
     refused(four.evaluate(site, four.total(parts[1:])), 1020)
     assert site.model.round == 0
+
+
+def test_a_volume_that_was_put_back_forgets_which_set_it_signed(tmp_path: Path) -> None:
+    """It works with new keys: docs/limits.md says so. All others still refuse."""
+    group, everybody = Masked(tmp_path, 4).agree().uploaded(), range(4)
+    site = group.sites[0]
+    shutil.copytree(site.home, tmp_path / "image")
+    group.answers(everybody, group.signatures(everybody, everybody))
+    put_back(site.home, tmp_path / "image")
+    group.renew()
+    update(group.upload(0))
+    for rank in everybody[1:]:
+        refused(group.upload(rank), 1012)
 
 
 def test_nothing_notices_a_machine_that_is_put_back_with_its_memory(

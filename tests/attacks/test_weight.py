@@ -27,6 +27,20 @@ def test_the_weight_is_a_count_of_examples_or_what_the_site_names(
     assert "flhe-metrics" in group.sites[0].log
 
 
+@pytest.mark.parametrize(
+    "named", [{}, {"flhe-metrics": "loss, accuracy"}], ids=["default", "named"]
+)
+@pytest.mark.parametrize("name", ["accuracy", "train_loss", "eval-acc"])
+def test_a_loss_or_an_accuracy_is_no_weight(
+    tmp_path: Path, name: str, named: dict[str, str]
+) -> None:
+    """Whether a site's is 1, 0 or neither was in the code of its refusal: weights are whole."""
+    terms = dataclasses.replace(TERMS, weight_key=name, metrics=())
+    group = Group(tmp_path, terms=terms, config=named)
+    refused(group.sites[0].ask("advertise", **group.begin()), 1010)
+    assert "model is no weight" in group.sites[0].log
+
+
 @pytest.mark.parametrize("name", ["num-examples", "num_examples"])
 def test_counts_of_examples_need_no_leave(tmp_path: Path, name: str) -> None:
     terms = dataclasses.replace(TERMS, weight_key=name)

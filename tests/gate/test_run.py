@@ -330,3 +330,14 @@ def test_a_header_with_more_than_its_value_does_not_pass(
     for value in ("", own + "\n", own + " 4711", "\N{SNOWMAN}", "A" * 5000):
         with pytest.raises((ProtocolError, AuthenticationError)):
             Caller().check({**signed_headers, name: value})
+
+
+def test_the_name_and_version_of_flower_carry_no_data(signed_headers: dict[str, str]) -> None:
+    """An app that has the SuperNode's key may send requests, and so any headers that pass."""
+    name, version = (f"flwr-package-{of}" for of in ("name", "version"))
+    for good in ("1.40.0", "1.43.0.dev20261129", "2.0rc1"):
+        assert Caller().check({**signed_headers, version: good})[0][version] == good
+    for header in (name, version):
+        for value in ("patient-4711", "1.40.0+patient.4711", "1.40.0-4711", "flwr4711", "1." * 20):
+            with pytest.raises(ProtocolError, match="not as a SuperNode writes it"):
+                Caller().check({**signed_headers, header: value})

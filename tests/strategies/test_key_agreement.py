@@ -218,10 +218,10 @@ NOBODY: dict[str, tuple[int, Setup, str, int]] = {
     ),
     "all of another run": (3, of_another_run(100, 101, 102), "run_id is 8, expected 7", 3),
     "one seed in two places": (
-        4, lambda grid: [put_identity(grid.homes[i], bytes(32)) for i in (0, 1)], TWICE, 12,
+        4, lambda grid: [put_identity(grid.homes[i], bytes(32)) for i in (0, 1)], TWICE, 4,
     ),
-    "a directory that was copied": (4, copied_directory, TWICE, 12),
-    "two in one directory": (4, one_directory, TWICE, 12),
+    "a directory that was copied": (4, copied_directory, TWICE, 4),
+    "two in one directory": (4, one_directory, TWICE, 4),
     "fewer than the roster wants": (
         5, fewer_than_the_roster_wants, "flhe/quorum: too few members", 5,
     ),

@@ -36,7 +36,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
 from flhe.keys.agreement.broadcast import header_of, one_each, signed
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
-from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
+from flhe.keys.agreement.pairs import (
+    check_ephemeral,
+    check_usable,
+    open_from,
+    pair_key,
+    seal_to,
+)
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
@@ -251,6 +257,13 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
         scheme_public=state.scheme_public,
         scheme_secret=state.scheme_secret,
     )
+
+
+def advertised(message: bytes) -> bytes:
+    """Return the ephemeral key of an ADVERTISE, for a relay; ProtocolError if no member can use it."""
+    hello = _Hello.from_bytes(Envelope.from_bytes(message, MAX_MESSAGE).payload)
+    check_usable(hello.ephemeral)
+    return hello.ephemeral
 
 
 def announced(message: bytes) -> tuple[bytes, bytes]:

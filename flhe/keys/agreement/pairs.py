@@ -52,6 +52,18 @@ def check_ephemeral(public: bytes) -> None:
         raise ProtocolError("an ephemeral key is not 32 bytes in canonical form")
 
 
+def check_usable(public: bytes) -> None:
+    """Raise ProtocolError as `check_ephemeral`, or for a key that gives no secret with any other."""
+    check_ephemeral(public)
+    # Any private key shows it, so a fixed one is safe: nothing is derived from the secret.
+    try:
+        X25519PrivateKey.from_private_bytes(bytes(32)).exchange(
+            X25519PublicKey.from_public_bytes(public)
+        )
+    except ValueError:
+        raise ProtocolError("an ephemeral key gives no secret") from None
+
+
 def pair_key(
     secret: bytes,
     ephemeral: bytes,
