@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from flhe_app.tasks import networks
-from flhe_app.tasks.base import Data, Examples
+from flhe_app.tasks.base import Data
 from flhe_app.tasks.digits import Digits
 from flhe_app.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES, Images
 from flhe_app.tasks.text import SHAKESPEARE, Text
@@ -38,24 +37,6 @@ class Workload:
     def load(self, data_dir: str, *, download: bool) -> Data:
         """Read the data set; ConfigError with the place to put it."""
         return self.source.load(self.name, data_dir, download=download)
-
-
-def generated(task: Workload, count: int, seed: int) -> Data:
-    """Return random data of a workload's shape, for tests and timing: there is nothing to learn.
-
-    `count` examples for training, and a fifth as many for tests; `seed` decides them.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    shape, classes = task.source.shape, task.source.classes
-
-    def half(of: int) -> Examples:
-        if len(shape) == 1:
-            codes = torch.randint(0, classes, (of, shape[0] + 1), generator=draw)
-            return Examples(codes[:, :-1].contiguous(), codes[:, 1:].contiguous())
-        pixels = torch.rand((of, *shape), generator=draw).mul_(2.0).sub_(1.0)
-        return Examples(pixels, torch.randint(0, classes, (of,), generator=draw))
-
-    return Data(half(count), half(max(1, count // 5)))
 
 
 WORKLOADS = {

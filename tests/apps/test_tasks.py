@@ -30,7 +30,8 @@ from flhe_app.tasks.images import FASHION_IMAGES
 from flhe_app.tasks.networks import Block
 from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid, split_pieces
 from flhe_app.tasks.text import CHARACTERS, LENGTH, encoded
-from flhe_app.tasks.workloads import WORKLOADS, generated
+from flhe_app.tasks.workloads import WORKLOADS
+from flhe_lab.bench.synthetic import generated
 
 SIZES = {
     "fcn": 101_770,
