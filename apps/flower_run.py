@@ -6,7 +6,6 @@ import json
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +16,7 @@ from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
 from flhe_app.environment import environment
 from flhe_app.outcome import Outcome, Tail, labelled, last_exception
+from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
 
@@ -34,21 +34,12 @@ STREAM_S = 5.0
 POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class How:
-    """Display and time limit of a run."""
-
-    report_path: Path | None = None  # File that receives each event as it comes
-    timeout: float = 7200.0  # Maximum time for all of it, in seconds
-    verbose: bool = False  # Whether Flower's log is shown
-
-
 class FlowerRun:
     """One Flower run, from the SuperLink's start to its end."""
 
     def __init__(self, run_dir: RunDir, scratch: Path, how: How, console: Console) -> None:
         self._dir, self._scratch, self._how, self._console = run_dir, scratch, how, console
-        self._copy = None if how.report_path is None else self._own(how.report_path.expanduser())
+        self._copy = self._own(Path(how.report_path).expanduser()) if how.report_path else None
         self._settings, self._log = run_dir.settings, run_dir.log
         self._deadline = time.monotonic() + how.timeout
         self._env = environment(run_dir.nodes, scratch)

@@ -18,7 +18,8 @@ from flhe.errors import ConfigError, FlheError
 from flhe.packages import require
 from flhe_app.console import overhead_table, plot, round_table
 from flhe_app.environment import creatable, own_name, temporary
-from flhe_app.flower_run import FlowerRun, How
+from flhe_app.flower_run import FlowerRun
+from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir, created, reopened
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped, signals

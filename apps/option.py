@@ -93,8 +93,3 @@ def _check_value(key: str, value: Any, said: Option) -> None:
         most = f" and at most {said.most:g}" if said.most < math.inf else ""
         finite = "finite and " if isinstance(value, float) else ""
         raise ConfigError(f"{key}={value}: must be {finite}{bounds}{most}")
-
-
-def said(key: str, value: object) -> str:
-    """Return one of a scheme's own parameters as text."""
-    return f"{key}={str(value).lower() if type(value) is bool else value}"

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -24,9 +24,8 @@ from typer.core import TyperCommand
 
 from flhe.errors import ConfigError
 from flhe.schemes import PLAIN
-from flhe_app.option import about, flag_of, key_of
-from flhe_app.option import said as text_of
-from flhe_app.settings import Settings
+from flhe_app.option import about, flag_of, key_of, option
+from flhe_app.settings import DIR, FILE, Settings
 
 OWN = "scheme_"
 """Prefix of a scheme's own parameters among the command's."""
@@ -43,6 +42,24 @@ GROUPS = {
 }
 """Options of every run, in the groups of the help."""
 METAVARS = {int: "N", float: "X"}
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """Options of the command that are no settings: files, display and time limit of a run."""
+
+    report_path: str = option(
+        "", "Append a JSON line after each round: time of each phase.", flag="--report", extra=FILE
+    )
+    resumed: str = option(
+        "", "Go on with the run in this directory; --rounds may grow.", flag="--resume", extra=DIR
+    )
+    config: str = option("", "TOML file of settings; options here override them.", extra=FILE)
+    list_settings: bool = option(
+        False, "List all settings, and do nothing else.", flag="--settings"
+    )
+    timeout: float = option(7200.0, "Maximum time of the run in seconds.")
+    verbose: bool = option(False, "Show Flower's log, and tracebacks.")
 
 
 class RunCommand(TyperCommand):
@@ -100,7 +117,13 @@ def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
     own = {key.removeprefix(OWN): given.pop(key) for key in list(given) if key.startswith(OWN)}
     if name is None:
         return None
-    return " ".join([name, *(text_of(key_of(k), v) for k, v in own.items() if v is not None)])
+    return _text(name, {key_of(key): value for key, value in own.items() if value is not None})
+
+
+def _text(name: str, own: Mapping[str, Any]) -> str:
+    """Return a scheme and parameters of its own as one text."""
+    said = (f"{k}={str(v).lower() if type(v) is bool else v}" for k, v in own.items())
+    return " ".join((name, *said))
 
 
 def _schemes() -> Any:
@@ -125,8 +148,8 @@ def _options(name: str) -> Iterator[click.Parameter]:
 
 
 def _settings() -> Iterator[click.Parameter]:
-    """Yield an option for each setting of the command line."""
-    for field in fields(Settings):
+    """Yield an option for each setting of the command line, and each field of How."""
+    for field in (*fields(Settings), *fields(How)):
         if (flag := flag_of(field)) is not None:
             said, default = about(field), field.default
             shown = f"  [default: {default}]" if default not in ("", False) else ""
@@ -151,15 +174,15 @@ def _described(doc: str) -> dict[str, str]:
     }
 
 
-def from_file(path: Path | None) -> dict[str, Any]:
+def from_file(path: str) -> dict[str, Any]:
     """Return the settings of a TOML file, by the names of their fields; empty without a file.
 
     Raises ConfigError: no such file, invalid TOML, or an unknown setting.
     """
-    if path is None:
+    if not path:
         return {}
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"--config {path}: {error}") from None
     names = {key_of(f.name): f.name for f in fields(Settings) if not about(f).internal}
@@ -168,13 +191,8 @@ def from_file(path: Path | None) -> dict[str, Any]:
             f"--config {path}: {unknown[0]} is no setting; `flhe run --settings` lists them"
         )
     if isinstance(scheme := found.get("scheme"), dict):
-        found["scheme"] = _scheme(scheme, path)
+        if type(name := scheme.pop("name", None)) is not str:
+            raise ConfigError(f"--config {path}: [scheme] needs a name")
+        found["scheme"] = _text(name, scheme)
     read = Settings.from_config(found)
     return {names[key]: getattr(read, names[key]) for key in found}
-
-
-def _scheme(scheme: dict[str, Any], path: Path) -> str:
-    """Return a scheme's table as one text."""
-    if type(scheme.get("name")) is not str:
-        raise ConfigError(f"--config {path}: [scheme] needs a name")
-    return " ".join([scheme["name"], *(text_of(k, v) for k, v in scheme.items() if k != "name")])

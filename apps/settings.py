@@ -37,7 +37,7 @@ MIN_LIMIT = 1 << 10
 FAIR_BITS = 24
 """Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
 
-_FILE, _DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
+FILE, DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
 _DATA = {"metavar": "DIR", "envvar": "FLHE_DATA_DIR", "show_envvar": False}
 _ENCRYPTED, _FEDAVG, _FEDSGD = ("encrypted", True), ("algorithm", "fedavg"), ("algorithm", "fedsgd")
 _CLEAR, _NOISY = ("noise_multiplier", 0.0), ("noise_multiplier", None)
@@ -66,7 +66,7 @@ class Settings:
         "", "File that receives a JSON line per event while the run goes on.", internal=True
     )
     tensorboard: str = hidden(
-        "", "Write the time of each phase for TensorBoard into DIR.", extra=_DIR
+        "", "Write the time of each phase for TensorBoard into DIR.", extra=DIR
     )
     partition: str = option(
         "iid", "Split of the data: iid or dirichlet.", known=("iid", "dirichlet")
@@ -169,7 +169,7 @@ class Settings:
     delta: float = hidden(
         1e-5, "Delta at which epsilon is shown.", positive=True, most=0.5, only=(_NOISY,)
     )
-    plot: str = hidden("", "Draw accuracy and epsilon by round into FILE.", extra=_FILE)
+    plot: str = hidden("", "Draw accuracy and epsilon by round into FILE.", extra=FILE)
     drops: int = option(0, "Nodes that drop out of each round, at random stages.")
     kill: int = option(0, "Round in which one node is killed for good; 0: none.")
     data_dir: str = option("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
@@ -188,7 +188,7 @@ class Settings:
         "",
         "File of the final model; default: in the run's directory.",
         flag="--output",
-        extra=_FILE,
+        extra=FILE,
     )
 
     def __post_init__(self) -> None:

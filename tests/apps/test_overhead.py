@@ -18,7 +18,7 @@ from flhe.strategies import tensorboard
 from flhe.strategies.overhead import PHASES
 from flhe.strategies.report import VERSION
 from flhe_app import launch, node_memory
-from flhe_app.flower_run import How
+from flhe_app.run_command import How
 from flhe_app.settings import Settings
 from tests.apps.federation import serve
 from tests.strategies.test_report import written

@@ -16,9 +16,9 @@ import pytest
 
 from flhe.errors import ConfigError, FlheError
 from flhe_app import launch, run_dir
-from flhe_app.flower_run import How
 from flhe_app.outcome import Outcome
 from flhe_app.processes import TAG
+from flhe_app.run_command import How
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped
 
