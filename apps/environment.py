@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import ssl
 import sys
@@ -63,18 +62,12 @@ def data_home() -> Path:
 
 @contextmanager
 def temporary() -> Iterator[Path]:
-    """Yield a directory that is removed when the run ends."""
-    scratch = Path(tempfile.mkdtemp(prefix="flhe-", dir=short_tmp()))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def short_tmp() -> str:
-    """Return a directory for temporary files, short enough for Ray's socket paths in it."""
-    default = tempfile.gettempdir()
-    return "/tmp" if len(default) > 20 and Path("/tmp").is_dir() else default  # noqa: S108
+    """Yield a directory that is removed when the run ends; Ray's socket paths in it are short."""
+    base = tempfile.gettempdir()
+    if len(base) > 20 and Path("/tmp").is_dir():  # noqa: S108
+        base = "/tmp"  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="flhe-", dir=base, ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def free_port() -> int:
