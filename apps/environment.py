@@ -7,10 +7,10 @@ import socket
 import ssl
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
 from flhe.errors import ConfigError
@@ -72,21 +72,17 @@ def temporary() -> Iterator[Path]:
 
 def free_port() -> int:
     """Return a free port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
 def answers(port: int, context: ssl.SSLContext | None = None) -> bool:
     """Return whether a SuperLink answers on `port`, over TLS with a `context`; never by a proxy."""
-    https = urllib.request.HTTPSHandler(context=context)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
-    scheme = "https" if context else "http"
-    try:
-        with opener.open(f"{scheme}://127.0.0.1:{port}/health", timeout=1.0) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    kind = partial(HTTPSConnection, context=context) if context else HTTPConnection
+    with suppress(OSError, HTTPException), closing(kind("127.0.0.1", port, timeout=1.0)) as link:
+        link.request("GET", "/health")
+        return link.getresponse().status == 200
+    return False
 
 
 def cpus() -> int:

@@ -114,7 +114,7 @@ class FlowerRun:
         if self._complete():
             return
         self._fail(
-            self._outcome.failure
+            self._outcome.told("failed", "error")
             or last_exception(self._log, self._log_start)
             or self._flowers_reason(children)
         )
@@ -122,8 +122,9 @@ class FlowerRun:
     def _complete(self) -> bool:
         """Return whether the server said that it is done, its last word, and the model is there."""
         reported = len(self._outcome.rounds) == self._settings.total_rounds
-        complete = self._outcome.done and (reported or self._dir.resumed)  # a crash can cost a line
-        return complete and Path(self._settings.sealed_model).exists()
+        reported |= self._dir.resumed  # a crash can cost a line
+        done = "done" in self._outcome.others
+        return done and reported and Path(self._settings.sealed_model).exists()
 
     def _flowers_reason(self, children: Children) -> str:
         """Return `flwr ls`'s reason for the end; under load it answers late, or not at all."""

@@ -52,16 +52,16 @@ def _train(run_dir: RunDir, how: How) -> Answer:
     settings = run_dir.settings
     with _kept(run_dir), temporary() as scratch:
         outcome = FlowerRun(run_dir, scratch, how, notes()).run()
-    answer = Answer(
-        outcome.to_json(settings), round_table(settings, outcome.rounds, outcome.model_bytes)
-    )
-    if overhead := overhead_table(outcome.rounds, outcome.ending):
+    model_bytes = outcome.told("start", "model_bytes") or 0
+    table = round_table(settings, outcome.rounds, model_bytes)
+    answer = Answer(outcome.to_json(settings), table)
+    if overhead := overhead_table(outcome.rounds, outcome.told("done", "ending")):
         answer.shown += (overhead,)
     if settings.plot:
         plot(Path(settings.plot), f"{settings.task}, {settings.scheme}", outcome.rounds)
         answer.shown += (f"Plot: {settings.plot}",)
-    if outcome.warning:
-        answer.shown += (Text(outcome.warning, style="yellow"),)
+    if warning := outcome.told("warning", "text"):
+        answer.shown += (Text(warning, style="yellow"),)
     answer.shown += (_places(run_dir),)
     return answer
 

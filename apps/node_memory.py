@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from flhe.strategies.overhead import resident
 
@@ -19,15 +20,11 @@ def nodes_memory() -> int | None:
         return None
     import psutil
 
-    most = 0
-    try:
+    most, below = 0, []
+    with suppress(psutil.Error, OSError):  # the system does not report it
         below = psutil.Process().children(recursive=True)
-    except (psutil.Error, OSError):  # the system does not report it
-        return None
     for process in below:
-        try:
+        with suppress(psutil.Error, OSError):  # it has ended meanwhile
             if " ".join(process.cmdline()).startswith(ACTOR):
                 most = max(most, resident("VmHWM", process.pid))
-        except (psutil.Error, OSError):  # it has ended meanwhile
-            continue
     return most or None

@@ -170,7 +170,8 @@ def test_rounds_are_counted_once_and_old_failures_forgotten() -> None:
     outcome = Outcome.earlier([*events, *ends, report(2, bytes_up=0), report(4), report(3)])
     assert [known["round"] for known in outcome.rounds] == [1, 2, 3, 4]
     assert outcome.rounds[1]["bytes_up"] == 7
-    assert (outcome.model_bytes, outcome.failure, outcome.done) == (9, "", False)
+    assert outcome.told("start", "model_bytes") == 9
+    assert [*outcome.others] == ["start"]
     assert outcome.read(report(5))
     assert not outcome.read(report(5))
 
@@ -193,7 +194,7 @@ class Ends:
             raise self.how
         self._of.report.touch()
         pathlib.Path(self._of.settings.sealed_model).touch()
-        return Outcome(done=True)
+        return Outcome(others={"done": {}})
 
 
 def test_a_resumed_run_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
