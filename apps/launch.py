@@ -116,9 +116,9 @@ def check(settings: Settings, how: How) -> None:
             f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "
             "fewer than one a node"
         )
-    files = {"--report": how.report_path, "--output": settings.sealed_model}
-    files["--plot"] = settings.plot
-    for option, path in files.items():
+    named = ("--report", "--output", "--plot")
+    paths = (how.report_path, settings.sealed_model, settings.plot)
+    for option, path in zip(named, paths, strict=True):
         if path:
             creatable(Path(path), f"{option} {path}")
 

@@ -149,8 +149,11 @@ class Settings:
         "clear", "The rest is sent in clear (clear), or not at all (drop).", known=("clear", "drop")
     )
     noise: float = _encrypted(0.0, "Scale of Laplace noise on updates, in their units; 0: none.")
-    noise_scope: str = _encrypted(
-        "clear", "Values that get noise: clear (those in clear), or all.", known=("clear", "all")
+    noise_scope: str = hidden(
+        "clear",
+        "Values that get noise: clear (those in clear), or all.",
+        known=("clear", "all"),
+        only=(_ENCRYPTED, ("noise", None)),
     )
     noise_multiplier: float = _secret(0.0, "Noise of differential privacy; 0: none.", most=1000)
     clip_norm: float = hidden(

@@ -48,15 +48,10 @@ class Look(NamedTuple):
     line: str = "-"  # Matplotlib's
 
 
-_SPARE = tuple(
-    Look(colour, marker)
-    for colour, marker in zip(COLOURS, ("o", "s", "D", "^", "X", "v", "."), strict=True)
-)
-
-
 def spare(at: int) -> Look:
     """Return the look of a picture's n-th line, for what has none of its own."""
-    return _SPARE[at % len(_SPARE)]
+    looks = [*zip(COLOURS, "osD^Xv.", strict=True)]
+    return Look(*looks[at % len(looks)])
 
 
 def colour(name: str) -> str:

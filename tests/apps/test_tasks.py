@@ -18,6 +18,7 @@ from flhe.errors import ConfigError
 from flhe_app.settings import Settings
 from flhe_app.tasks import TASKS, check_data, task_named
 from flhe_app.tasks.base import (
+    MOMENTUM,
     Data,
     add_pull,
     batch_gradient,
@@ -30,7 +31,6 @@ from flhe_app.tasks.images import FASHION_IMAGES
 from flhe_app.tasks.networks import resnet20
 from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid
 from flhe_app.tasks.text import CHARACTERS, LENGTH, encoded
-from flhe_app.tasks.workloads import WORKLOADS
 from flhe_lab.bench.synthetic import generated
 
 SIZES = {
@@ -61,7 +61,7 @@ def test_every_task_has_a_model_that_its_seed_decides_and_data_that_fit_it(name:
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert not all(torch.equal(one[key], other[key]) for key in one)
-    if name in WORKLOADS:
+    if task.parameters:
         count = sum(parameter.numel() for parameter in model.parameters())
         assert count == SIZES[name.removesuffix("-digits")]
         # To as many digits as the papers print: thousands for FCN, else hundredths of a million
@@ -171,14 +171,14 @@ def test_optimizers_and_batches() -> None:
         train(model, data.train, shuffle=shuffler(0, 0, 1), **usual, **how)
         return model.state_dict()["1.bias"]
 
-    found = {name: weights(optimizer=name) for name in ("sgd", "adam", "rmsprop")}
-    assert torch.equal(weights(), found["sgd"])
-    assert not torch.equal(found["adam"], found["rmsprop"])
-    assert not torch.equal(found["adam"], found["sgd"])
+    adam = weights(stepper=torch.optim.Adam)
+    assert torch.equal(weights(), weights(stepper=MOMENTUM))
+    assert not torch.equal(adam, weights(stepper=torch.optim.RMSprop))
+    assert not torch.equal(adam, weights())
     assert torch.equal(weights(batches=5), weights())
     assert not torch.equal(weights(batches=2), weights())
     # Adam's first step is the learning rate, whatever the gradient
-    first = weights(optimizer="adam", batches=1) - new_model(task, 0).state_dict()["1.bias"]
+    first = weights(stepper=torch.optim.Adam, batches=1) - new_model(task, 0).state_dict()["1.bias"]
     moved = first[first != 0]
     assert len(moved) > 30
     assert torch.allclose(moved.abs(), torch.tensor(0.01), rtol=1e-2)
