@@ -67,20 +67,15 @@ def settings() -> Any:
     shape = rc_params_from_file(
         Path(__file__).with_name("pictures.mplstyle"), use_default_template=False
     )
-    muted = dict.fromkeys(
-        ("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), MUTED[0]
-    )
-    return {
-        **shape,
-        **muted,
-        "figure.facecolor": PAGE[0],
-        "axes.facecolor": PAGE[0],
-        "text.color": TEXT[0],
-        "ytick.labelcolor": TEXT[0],
-        "grid.color": GRID[0],
-        "axes.titlecolor": TEXT[0],
-        "axes.prop_cycle": cycler(color=[light for light, _ in COLOURS.values()]),
+    inks = {
+        PAGE: ("figure.facecolor", "axes.facecolor"),
+        TEXT: ("text.color", "ytick.labelcolor", "axes.titlecolor"),
+        MUTED: ("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"),
+        GRID: ("grid.color",),
     }
+    inked = {name: light for (light, _), names in inks.items() for name in names}
+    drawn_in = cycler(color=[light for light, _ in COLOURS.values()])
+    return {**shape, **inked, "axes.prop_cycle": drawn_in}
 
 
 @contextmanager
