@@ -16,6 +16,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -24,7 +25,7 @@ from typer.core import TyperCommand
 
 from flhe.errors import ConfigError
 from flhe.schemes import PLAIN
-from flhe_app.option import about, flag_of, key_of, option
+from flhe_app.option import GROUPS, about, flag_of, key_of, option
 from flhe_app.settings import DIR, FILE, Settings
 
 OWN = "scheme_"
@@ -33,33 +34,26 @@ OWN = "scheme_"
 NAMED = "flhe.scheme"
 """Key of the named scheme in a context."""
 
-GROUPS = {
-    "Federation": ("task", "nodes", "num_rounds", "partition", "drops", "kill"),
-    "Training": ("local_epochs", "algorithm", "client_optimizer", "clipping"),
-    "Updates": ("top_k", "select", "noise_multiplier"),
-    "Files": ("data_dir", "sealed_model", "report_path", "resumed", "config"),
-    "Options": (),
-}
-"""Options of every run, in the groups of the help."""
 METAVARS = {int: "N", float: "X"}
+_files, _options = (partial(option, group=group) for group in GROUPS[-2:])
 
 
 @dataclass(frozen=True, slots=True)
 class How:
     """Options of the command that are no settings: files, display and time limit of a run."""
 
-    report_path: str = option(
+    report_path: str = _files(
         "", "Append a JSON line after each round: time of each phase.", flag="--report", extra=FILE
     )
-    resumed: str = option(
+    resumed: str = _files(
         "", "Go on with the run in this directory; --rounds may grow.", flag="--resume", extra=DIR
     )
-    config: str = option("", "TOML file of settings; options here override them.", extra=FILE)
-    list_settings: bool = option(
+    config: str = _files("", "TOML file of settings; options here override them.", extra=FILE)
+    list_settings: bool = _options(
         False, "List all settings, and do nothing else.", flag="--settings"
     )
-    timeout: float = option(7200.0, "Maximum time of the run in seconds.")
-    verbose: bool = option(False, "Show Flower's log, and tracebacks.")
+    timeout: float = _options(7200.0, "Maximum time of the run in seconds.")
+    verbose: bool = _options(False, "Show Flower's log, and tracebacks.")
 
 
 class RunCommand(TyperCommand):
@@ -81,7 +75,7 @@ class RunCommand(TyperCommand):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the scheme's own options, then those of every run."""
         name = ctx.meta.get(NAMED, PLAIN)
-        own = () if name == PLAIN else _options(name)
+        own = () if name == PLAIN else _own_options(name)
         return [*own, *_settings(), *super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -91,7 +85,7 @@ class RunCommand(TyperCommand):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups."""
         groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
-        group_of = {name: group for group, names in GROUPS.items() for name in names}
+        group_of = {field.name: about(field).group for field in (*fields(Settings), *fields(How))}
         for parameter in self.get_params(ctx):
             name = str(parameter.name)
             own = f"Options of {ctx.meta[NAMED]}" if name.startswith(OWN) else "Options"
@@ -132,7 +126,7 @@ def _schemes() -> Any:
     return SCHEMES
 
 
-def _options(name: str) -> Iterator[click.Parameter]:
+def _own_options(name: str) -> Iterator[click.Parameter]:
     """Yield an option for each parameter of a scheme, from its class and docstring."""
     kind = _schemes().named(name)
     hints, told = get_type_hints(kind), _described(kind.__doc__ or "")
@@ -159,7 +153,7 @@ def _settings() -> Iterator[click.Parameter]:
                 is_flag=type(default) is bool,
                 default=default,
                 help=said.help + shown,
-                hidden=not said.shown,
+                hidden=not said.group,
                 **{"metavar": METAVARS.get(type(default)), **said.extra},
             )
 
