@@ -16,14 +16,14 @@ from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
 from flhe_app.environment import environment
 from flhe_app.outcome import Outcome, Tail, labelled, last_exception
+from flhe_app.processes import Children, describe_exit, script
 from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
+from flhe_app.superlink import Process, pairs, start_simulation
 
 if TYPE_CHECKING:
     from flhe.strategies.report import Lines
-    from flhe_app.processes import Children
-    from flhe_app.superlink import Process
 
 SIMULATION_S = 600.0
 """Maximum wait for the simulation's process to appear."""
@@ -51,9 +51,6 @@ class FlowerRun:
 
     def run(self) -> Outcome:
         """Run it to its end; FlheError if it did not train all rounds."""
-        from flhe_app.processes import Children
-        from flhe_app.superlink import pairs, start_simulation
-
         settings = self._scratch / "settings.toml"
         settings.write_text(pairs(self._settings.to_config(), "\n"), encoding="utf-8")
         children = Children(self._env, self._scratch, hold=[self._dir.lock])
@@ -83,8 +80,6 @@ class FlowerRun:
 
     def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
         """Return when the run is complete or its process gone; fail if Flower's own end first."""
-        from flhe_app.processes import describe_exit
-
         limit = time.monotonic() + SIMULATION_S
         known: set[str] = set()
         while True:
@@ -128,8 +123,6 @@ class FlowerRun:
 
     def _flowers_reason(self, children: Children) -> str:
         """Return `flwr ls`'s reason for the end; under load it answers late, or not at all."""
-        from flhe_app.processes import script
-
         limit = time.monotonic() + SETTLE_S
         command = [script("flwr"), "ls", "flhe", "--format", "json"]
         how: dict[str, Any] = {"log": self._scratch / "flwr-ls.log", "cwd": self._scratch}

@@ -18,7 +18,6 @@ from flhe.errors import ConfigError, FlheError
 from flhe.packages import require
 from flhe_app.console import overhead_table, plot, round_table
 from flhe_app.environment import creatable, own_name, temporary
-from flhe_app.flower_run import FlowerRun
 from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir, created, reopened
 from flhe_app.settings import Settings
@@ -49,6 +48,8 @@ def resume(path: Path, given: Mapping[str, object], how: How) -> Answer:
 
 
 def _train(run_dir: RunDir, how: How) -> Answer:
+    from flhe_app.flower_run import FlowerRun
+
     settings = run_dir.settings
     with _kept(run_dir), temporary() as scratch:
         outcome = FlowerRun(run_dir, scratch, how, notes()).run()
