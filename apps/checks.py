@@ -102,7 +102,7 @@ def _selection(settings: Settings) -> None:
     with _said(settings, "select", "rule"):
         select = settings.selects
     with _said(settings, "noise"):
-        noise = settings.laplace
+        _ = settings.laplace
     if not select.partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
         raise ConfigError(
             "rule and rest have no effect unless select is below 1: leave them out, or lower it"
@@ -111,10 +111,6 @@ def _selection(settings: Settings) -> None:
         raise ConfigError(
             "fair-q with select: weights are secrets, and values in clear reveal them; encrypt "
             "all, or use rest='drop'"
-        )
-    if noise is None and settings.noise_scope != "clear":
-        raise ConfigError(
-            "noise-scope without noise has no effect: give its scale, or leave it out"
         )
 
 

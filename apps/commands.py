@@ -14,55 +14,21 @@ import typer
 from flhe.answer import Answer, notes
 from flhe.command_group import COORDINATOR, SIMULATION, Commands, examples
 from flhe_app.option import about, flag_of
-from flhe_app.run_command import RunCommand, from_file, scheme_text
+from flhe_app.run_command import How, RunCommand, from_file, scheme_text
 from flhe_app.settings import Settings
 
 app = typer.Typer()
 
 
-def run(
-    ctx: typer.Context,
-    report_path: Annotated[
-        Path | None,
-        typer.Option(
-            "--report",
-            metavar="FILE",
-            help="Append a JSON line after each round: time of each phase.",
-        ),
-    ] = None,
-    resumed: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume",
-            metavar="DIR",
-            help="Go on with the run in this directory; --rounds may grow.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="TOML file of settings; options here override them."),
-    ] = None,
-    list_settings: Annotated[
-        bool, typer.Option("--settings", help="List all settings, and do nothing else.")
-    ] = False,
-    timeout: Annotated[
-        float,
-        typer.Option(metavar="X", help="Maximum time of the run in seconds.", show_default=False),
-    ] = 7200.0,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show Flower's log, and tracebacks.")
-    ] = False,
-    **given: Any,
-) -> Answer:
+def run(ctx: typer.Context, **given: Any) -> Answer:
     """Train a real model across a simulated federation."""
     from flhe_app import launch
-    from flhe_app.flower_run import How
     from flhe_app.signals import Stopped
 
-    if list_settings:
+    how = How(**{field.name: given.pop(field.name) for field in fields(How)})
+    if how.list_settings:
         return _settings()
-    how = How(report_path, timeout, verbose)
-    ctx.find_root().meta["flhe.verbose"] = verbose
+    ctx.find_root().meta["flhe.verbose"] = how.verbose
     named = scheme_text(ctx, given)
     said, preset = (
         {
@@ -75,9 +41,9 @@ def run(
     if named is not None:
         said["scheme"] = named
     try:
-        if resumed is not None:
-            return launch.resume(resumed, said, how)
-        return launch.run(Settings(**{**preset, **from_file(config), **said}), how)
+        if how.resumed:
+            return launch.resume(Path(how.resumed), said, how)
+        return launch.run(Settings(**{**preset, **from_file(how.config), **said}), how)
     except Stopped as stopped:
         hint = f"; {stopped.hint}" if stopped.hint else ""
         typer.echo(

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from flhe.errors import ConfigError
 from flhe_app import style
@@ -79,10 +79,9 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     private = any(report.get("epsilon") is not None for report in rounds)
     if private:
         caption += f" Epsilon at delta {settings.delta:g}, of all rounds so far together."
-    table = _table(f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}", caption)
+    title = f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}"
     names = ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes")
-    for name in (*names, *(["Epsilon"] if private else [])):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _table(title, caption, *names, *(["Epsilon"] if private else []))
     for report in rounds:
         table.add_row(
             str(report["round"]),
@@ -118,9 +117,9 @@ def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) 
         caption += (
             f" After the last round: {ending['wall_s']:.2f} s, {size(up)} up, {size(down)} down."
         )
-    table = _table("Where a round goes", caption)
-    for name in ("Phase", "First s", "Later s", "Up", "Down", "Server memory"):
-        table.add_column(name, justify="left" if name == "Phase" else "right", no_wrap=True)
+    names = ("Phase", "First s", "Later s", "Up", "Down", "Server memory")
+    table = _table("Where a round goes", caption, *names)
+    table.columns[0].justify = "left"
     for name in PHASES:
         own = [phase for report in told for phase in report["phases"] if phase["name"] == name]
         if not own:
@@ -162,8 +161,10 @@ def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
         raise ConfigError(f"--plot {error}; name a .png or .svg that can be written") from None
 
 
-def _table(title: str, caption: str) -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title=title, caption=caption)
+def _table(title: str, caption: str, *names: str) -> Table:
+    columns = (Column(name, justify="right", no_wrap=True) for name in names)
+    look: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False}
+    return Table(*columns, title=title, caption=caption, **look)
 
 
 def _mean_seconds(rounds: list[dict[str, Any]], phase: str) -> str:

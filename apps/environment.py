@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import ssl
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
 from flhe.errors import ConfigError
@@ -63,37 +62,27 @@ def data_home() -> Path:
 
 @contextmanager
 def temporary() -> Iterator[Path]:
-    """Yield a directory that is removed when the run ends."""
-    scratch = Path(tempfile.mkdtemp(prefix="flhe-", dir=short_tmp()))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def short_tmp() -> str:
-    """Return a directory for temporary files, short enough for Ray's socket paths in it."""
-    default = tempfile.gettempdir()
-    return "/tmp" if len(default) > 20 and Path("/tmp").is_dir() else default  # noqa: S108
+    """Yield a directory that is removed when the run ends; Ray's socket paths in it are short."""
+    base = tempfile.gettempdir()
+    if len(base) > 20 and Path("/tmp").is_dir():  # noqa: S108
+        base = "/tmp"  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="flhe-", dir=base, ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def free_port() -> int:
     """Return a free port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
 def answers(port: int, context: ssl.SSLContext | None = None) -> bool:
     """Return whether a SuperLink answers on `port`, over TLS with a `context`; never by a proxy."""
-    https = urllib.request.HTTPSHandler(context=context)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
-    scheme = "https" if context else "http"
-    try:
-        with opener.open(f"{scheme}://127.0.0.1:{port}/health", timeout=1.0) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    kind = partial(HTTPSConnection, context=context) if context else HTTPConnection
+    with suppress(OSError, HTTPException), closing(kind("127.0.0.1", port, timeout=1.0)) as link:
+        link.request("GET", "/health")
+        return link.getresponse().status == 200
+    return False
 
 
 def cpus() -> int:

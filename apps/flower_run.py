@@ -6,7 +6,6 @@ import json
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,13 +16,14 @@ from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
 from flhe_app.environment import environment
 from flhe_app.outcome import Outcome, Tail, labelled, last_exception
+from flhe_app.processes import Children, describe_exit, script
+from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
+from flhe_app.superlink import Process, pairs, start_simulation
 
 if TYPE_CHECKING:
     from flhe.strategies.report import Lines
-    from flhe_app.processes import Children
-    from flhe_app.superlink import Process
 
 SIMULATION_S = 600.0
 """Maximum wait for the simulation's process to appear."""
@@ -34,21 +34,12 @@ STREAM_S = 5.0
 POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class How:
-    """Display and time limit of a run."""
-
-    report_path: Path | None = None  # File that receives each event as it comes
-    timeout: float = 7200.0  # Maximum time for all of it, in seconds
-    verbose: bool = False  # Whether Flower's log is shown
-
-
 class FlowerRun:
     """One Flower run, from the SuperLink's start to its end."""
 
     def __init__(self, run_dir: RunDir, scratch: Path, how: How, console: Console) -> None:
         self._dir, self._scratch, self._how, self._console = run_dir, scratch, how, console
-        self._copy = None if how.report_path is None else self._own(how.report_path.expanduser())
+        self._copy = self._own(Path(how.report_path).expanduser()) if how.report_path else None
         self._settings, self._log = run_dir.settings, run_dir.log
         self._deadline = time.monotonic() + how.timeout
         self._env = environment(run_dir.nodes, scratch)
@@ -60,9 +51,6 @@ class FlowerRun:
 
     def run(self) -> Outcome:
         """Run it to its end; FlheError if it did not train all rounds."""
-        from flhe_app.processes import Children
-        from flhe_app.superlink import pairs, start_simulation
-
         settings = self._scratch / "settings.toml"
         settings.write_text(pairs(self._settings.to_config(), "\n"), encoding="utf-8")
         children = Children(self._env, self._scratch, hold=[self._dir.lock])
@@ -92,8 +80,6 @@ class FlowerRun:
 
     def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
         """Return when the run is complete or its process gone; fail if Flower's own end first."""
-        from flhe_app.processes import describe_exit
-
         limit = time.monotonic() + SIMULATION_S
         known: set[str] = set()
         while True:
@@ -123,7 +109,7 @@ class FlowerRun:
         if self._complete():
             return
         self._fail(
-            self._outcome.failure
+            self._outcome.told("failed", "error")
             or last_exception(self._log, self._log_start)
             or self._flowers_reason(children)
         )
@@ -131,13 +117,12 @@ class FlowerRun:
     def _complete(self) -> bool:
         """Return whether the server said that it is done, its last word, and the model is there."""
         reported = len(self._outcome.rounds) == self._settings.total_rounds
-        complete = self._outcome.done and (reported or self._dir.resumed)  # a crash can cost a line
-        return complete and Path(self._settings.sealed_model).exists()
+        reported |= self._dir.resumed  # a crash can cost a line
+        done = "done" in self._outcome.others
+        return done and reported and Path(self._settings.sealed_model).exists()
 
     def _flowers_reason(self, children: Children) -> str:
         """Return `flwr ls`'s reason for the end; under load it answers late, or not at all."""
-        from flhe_app.processes import script
-
         limit = time.monotonic() + SETTLE_S
         command = [script("flwr"), "ls", "flhe", "--format", "json"]
         how: dict[str, Any] = {"log": self._scratch / "flwr-ls.log", "cwd": self._scratch}

@@ -18,7 +18,7 @@ from flhe.errors import ConfigError, FlheError
 from flhe.packages import require
 from flhe_app.console import overhead_table, plot, round_table
 from flhe_app.environment import creatable, own_name, temporary
-from flhe_app.flower_run import FlowerRun, How
+from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir, created, reopened
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped, signals
@@ -48,19 +48,21 @@ def resume(path: Path, given: Mapping[str, object], how: How) -> Answer:
 
 
 def _train(run_dir: RunDir, how: How) -> Answer:
+    from flhe_app.flower_run import FlowerRun
+
     settings = run_dir.settings
     with _kept(run_dir), temporary() as scratch:
         outcome = FlowerRun(run_dir, scratch, how, notes()).run()
-    answer = Answer(
-        outcome.to_json(settings), round_table(settings, outcome.rounds, outcome.model_bytes)
-    )
-    if overhead := overhead_table(outcome.rounds, outcome.ending):
+    model_bytes = outcome.told("start", "model_bytes") or 0
+    table = round_table(settings, outcome.rounds, model_bytes)
+    answer = Answer(outcome.to_json(settings), table)
+    if overhead := overhead_table(outcome.rounds, outcome.told("done", "ending")):
         answer.shown += (overhead,)
     if settings.plot:
         plot(Path(settings.plot), f"{settings.task}, {settings.scheme}", outcome.rounds)
         answer.shown += (f"Plot: {settings.plot}",)
-    if outcome.warning:
-        answer.shown += (Text(outcome.warning, style="yellow"),)
+    if warning := outcome.told("warning", "text"):
+        answer.shown += (Text(warning, style="yellow"),)
     answer.shown += (_places(run_dir),)
     return answer
 
@@ -115,9 +117,9 @@ def check(settings: Settings, how: How) -> None:
             f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "
             "fewer than one a node"
         )
-    files = {"--report": how.report_path, "--output": settings.sealed_model}
-    files["--plot"] = settings.plot
-    for option, path in files.items():
+    named = ("--report", "--output", "--plot")
+    paths = (how.report_path, settings.sealed_model, settings.plot)
+    for option, path in zip(named, paths, strict=True):
         if path:
             creatable(Path(path), f"{option} {path}")
 

@@ -17,7 +17,7 @@ class Option:
 
     help: str  # Its effect, for the command line
     flag: str = ""  # Its name on the command line, if that is not its key
-    shown: bool = True  # Whether the command line's help names it, and not only `--settings`
+    group: str = ""  # Its group in the command line's help; "" if only `--settings` names it
     internal: bool = False
     """Whether only the run config has it, for other ways to start the app."""
     known: tuple[str, ...] = ()  # Permitted values of a text; empty permits all
@@ -29,14 +29,13 @@ class Option:
     extra: Mapping[str, Any] = field(default_factory=dict)  # More arguments of `typer.Option`
 
 
+GROUPS = ("Federation", "Training", "Updates", "Files", "Options")
+"""Groups of the command line's help, in their order."""
+
+
 def option(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
     """Declare a setting as the field of a dataclass; `about` are parameters of `Option`."""
     return field(default=default, metadata={"option": Option(help, **about)})
-
-
-def hidden(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
-    """Declare a setting that the command line's help does not name."""
-    return option(default, help, **{"shown": False, **about})
 
 
 def about(setting: Field[Any]) -> Option:
@@ -93,8 +92,3 @@ def _check_value(key: str, value: Any, said: Option) -> None:
         most = f" and at most {said.most:g}" if said.most < math.inf else ""
         finite = "finite and " if isinstance(value, float) else ""
         raise ConfigError(f"{key}={value}: must be {finite}{bounds}{most}")
-
-
-def said(key: str, value: object) -> str:
-    """Return one of a scheme's own parameters as text."""
-    return f"{key}={str(value).lower() if type(value) is bool else value}"

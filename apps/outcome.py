@@ -28,17 +28,14 @@ def labelled(event: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Outcome:
-    """Rounds of a run, and the place of its model."""
+    """Rounds of a run, and its latest event of each other kind.
 
-    model_bytes: int = 0
+    "warning" warns the user if a part travels in clear. "done" has the place of the model, and in
+    `ending` the costs after the last round's report; see `flhe.strategies.overhead.Spent`.
+    """
+
     rounds: list[dict[str, Any]] = field(default_factory=list)
-    done: bool = False
-    failure: str = ""
-    sealed_model: str | None = None
-    warning: str = ""
-    """Warning for the user if a part travels in clear."""
-    ending: dict[str, Any] | None = None
-    """Costs after the last round's report; see `flhe.strategies.overhead.Spent`."""
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def earlier(cls, events: Iterable[dict[str, Any]]) -> Outcome:
@@ -55,26 +52,21 @@ class Outcome:
         A resumed run may evaluate its last round again: the first report has all of the round's
         costs.
         """
-        kind = event["event"]
-        if kind == "start":
-            self.model_bytes = event["model_bytes"]
-        elif kind == "round":
-            if any(known["round"] == event["round"] for known in self.rounds):
-                return False
-            self.rounds.append({name: value for name, value in event.items() if name != "event"})
-            self.rounds.sort(key=lambda report: int(report["round"]))
-        elif kind == "done":
-            self.done = True
-            self.sealed_model = event["sealed_model"]
-            self.ending = event.get("ending")
+        if event["event"] != "round":
+            self.others[event["event"]] = event
             for report in self.rounds:  # an evaluation may be opened after its round's report
                 if report.get("kind") == TRAINING and report["accuracy"] is None:
                     report.update(event.get("scores", {}).get(str(report["round"]), {}))
-        elif kind == "warning":
-            self.warning = event["text"]
-        elif kind == "failed":
-            self.failure = event["error"]
+            return True
+        if any(known["round"] == event["round"] for known in self.rounds):
+            return False
+        self.rounds.append({name: value for name, value in event.items() if name != "event"})
+        self.rounds.sort(key=lambda report: int(report["round"]))
         return True
+
+    def told(self, kind: str, name: str) -> Any:
+        """Return a field of the latest event of a kind but "round"; None without it."""
+        return self.others.get(kind, {}).get(name)
 
     def to_json(self, settings: Settings) -> dict[str, Any]:
         """Return the content of `--json`."""
@@ -84,9 +76,9 @@ class Outcome:
             "nodes": settings.nodes,
             "rounds": self.rounds,
             "final_accuracy": self.rounds[-1]["accuracy"] if self.rounds else None,
-            "sealed_model": self.sealed_model,
-            "warning": self.warning or None,
-            "ending": self.ending,
+            "sealed_model": self.told("done", "sealed_model"),
+            "warning": self.told("warning", "text"),
+            "ending": self.told("done", "ending"),
         }
 
 

@@ -36,11 +36,9 @@ def tagged(tag: str) -> set[psutil.Process]:
     """
     found = set()
     for process in psutil.process_iter():
-        try:
+        with suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
             if process.pid != os.getpid() and process.environ().get(TAG) == tag:
                 found |= {process, *process.children(recursive=True)}
-        except (psutil.Error, OSError):  # ended meanwhile, or another user's
-            continue
     return found
 
 
@@ -54,18 +52,15 @@ def stop_tagged(tag: str, seen: Iterable[psutil.Process] = ()) -> None:
         if not processes:
             return
         for process in processes:
-            try:
+            with suppress(psutil.Error):
                 process.terminate() if ask else process.kill()
-            except psutil.Error:
-                continue
         psutil.wait_procs(processes, timeout=GRACE_S)
 
 
 def _runs(process: psutil.Process) -> bool:
-    try:
+    with suppress(psutil.Error):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
+    return False
 
 
 class Children:
@@ -121,18 +116,14 @@ class Children:
 
     def commands_below(self, pid: int) -> set[str]:
         """Return the names of the commands that run below `pid`, and remember their processes."""
+        below: list[psutil.Process] = []
         names: set[str] = set()
-        try:
+        with suppress(psutil.Error):
             below = psutil.Process(pid).children(recursive=True)
-        except psutil.Error:
-            return names
         self._seen.update(below)
-        for process in below:
-            try:
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    names.update(Path(argument).name for argument in process.cmdline()[:2])
-            except psutil.Error:
-                continue
+        for process in filter(_runs, below):
+            with suppress(psutil.Error):
+                names.update(Path(argument).name for argument in process.cmdline()[:2])
         return names
 
     def stop(self) -> None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -24,9 +25,8 @@ from typer.core import TyperCommand
 
 from flhe.errors import ConfigError
 from flhe.schemes import PLAIN
-from flhe_app.option import about, flag_of, key_of
-from flhe_app.option import said as text_of
-from flhe_app.settings import Settings
+from flhe_app.option import GROUPS, about, flag_of, key_of, option
+from flhe_app.settings import DIR, FILE, Settings
 
 OWN = "scheme_"
 """Prefix of a scheme's own parameters among the command's."""
@@ -34,15 +34,26 @@ OWN = "scheme_"
 NAMED = "flhe.scheme"
 """Key of the named scheme in a context."""
 
-GROUPS = {
-    "Federation": ("task", "nodes", "num_rounds", "partition", "drops", "kill"),
-    "Training": ("local_epochs", "algorithm", "client_optimizer", "clipping"),
-    "Updates": ("top_k", "select", "noise_multiplier"),
-    "Files": ("data_dir", "sealed_model", "report_path", "resumed", "config"),
-    "Options": (),
-}
-"""Options of every run, in the groups of the help."""
 METAVARS = {int: "N", float: "X"}
+_files, _options = (partial(option, group=group) for group in GROUPS[-2:])
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """Options of the command that are no settings: files, display and time limit of a run."""
+
+    report_path: str = _files(
+        "", "Append a JSON line after each round: time of each phase.", flag="--report", extra=FILE
+    )
+    resumed: str = _files(
+        "", "Go on with the run in this directory; --rounds may grow.", flag="--resume", extra=DIR
+    )
+    config: str = _files("", "TOML file of settings; options here override them.", extra=FILE)
+    list_settings: bool = _options(
+        False, "List all settings, and do nothing else.", flag="--settings"
+    )
+    timeout: float = _options(7200.0, "Maximum time of the run in seconds.")
+    verbose: bool = _options(False, "Show Flower's log, and tracebacks.")
 
 
 class RunCommand(TyperCommand):
@@ -64,7 +75,7 @@ class RunCommand(TyperCommand):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the scheme's own options, then those of every run."""
         name = ctx.meta.get(NAMED, PLAIN)
-        own = () if name == PLAIN else _options(name)
+        own = () if name == PLAIN else _own_options(name)
         return [*own, *_settings(), *super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -74,7 +85,7 @@ class RunCommand(TyperCommand):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups."""
         groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
-        group_of = {name: group for group, names in GROUPS.items() for name in names}
+        group_of = {field.name: about(field).group for field in (*fields(Settings), *fields(How))}
         for parameter in self.get_params(ctx):
             name = str(parameter.name)
             own = f"Options of {ctx.meta[NAMED]}" if name.startswith(OWN) else "Options"
@@ -100,7 +111,13 @@ def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
     own = {key.removeprefix(OWN): given.pop(key) for key in list(given) if key.startswith(OWN)}
     if name is None:
         return None
-    return " ".join([name, *(text_of(key_of(k), v) for k, v in own.items() if v is not None)])
+    return _text(name, {key_of(key): value for key, value in own.items() if value is not None})
+
+
+def _text(name: str, own: Mapping[str, Any]) -> str:
+    """Return a scheme and parameters of its own as one text."""
+    said = (f"{k}={str(v).lower() if type(v) is bool else v}" for k, v in own.items())
+    return " ".join((name, *said))
 
 
 def _schemes() -> Any:
@@ -109,7 +126,7 @@ def _schemes() -> Any:
     return SCHEMES
 
 
-def _options(name: str) -> Iterator[click.Parameter]:
+def _own_options(name: str) -> Iterator[click.Parameter]:
     """Yield an option for each parameter of a scheme, from its class and docstring."""
     kind = _schemes().named(name)
     hints, told = get_type_hints(kind), _described(kind.__doc__ or "")
@@ -125,8 +142,8 @@ def _options(name: str) -> Iterator[click.Parameter]:
 
 
 def _settings() -> Iterator[click.Parameter]:
-    """Yield an option for each setting of the command line."""
-    for field in fields(Settings):
+    """Yield an option for each setting of the command line, and each field of How."""
+    for field in (*fields(Settings), *fields(How)):
         if (flag := flag_of(field)) is not None:
             said, default = about(field), field.default
             shown = f"  [default: {default}]" if default not in ("", False) else ""
@@ -136,7 +153,7 @@ def _settings() -> Iterator[click.Parameter]:
                 is_flag=type(default) is bool,
                 default=default,
                 help=said.help + shown,
-                hidden=not said.shown,
+                hidden=not said.group,
                 **{"metavar": METAVARS.get(type(default)), **said.extra},
             )
 
@@ -151,15 +168,15 @@ def _described(doc: str) -> dict[str, str]:
     }
 
 
-def from_file(path: Path | None) -> dict[str, Any]:
+def from_file(path: str) -> dict[str, Any]:
     """Return the settings of a TOML file, by the names of their fields; empty without a file.
 
     Raises ConfigError: no such file, invalid TOML, or an unknown setting.
     """
-    if path is None:
+    if not path:
         return {}
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"--config {path}: {error}") from None
     names = {key_of(f.name): f.name for f in fields(Settings) if not about(f).internal}
@@ -168,13 +185,8 @@ def from_file(path: Path | None) -> dict[str, Any]:
             f"--config {path}: {unknown[0]} is no setting; `flhe run --settings` lists them"
         )
     if isinstance(scheme := found.get("scheme"), dict):
-        found["scheme"] = _scheme(scheme, path)
+        if type(name := scheme.pop("name", None)) is not str:
+            raise ConfigError(f"--config {path}: [scheme] needs a name")
+        found["scheme"] = _text(name, scheme)
     read = Settings.from_config(found)
     return {names[key]: getattr(read, names[key]) for key in found}
-
-
-def _scheme(scheme: dict[str, Any], path: Path) -> str:
-    """Return a scheme's table as one text."""
-    if type(scheme.get("name")) is not str:
-        raise ConfigError(f"--config {path}: [scheme] needs a name")
-    return " ".join([scheme["name"], *(text_of(k, v) for k, v in scheme.items() if k != "name")])

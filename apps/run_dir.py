@@ -113,9 +113,7 @@ class RunDir:
         if not kept:
             shutil.rmtree(self.path, ignore_errors=True)
             return
-        for entry in self.path.iterdir():
-            if entry in kept:
-                continue
+        for entry in {*self.path.iterdir()} - {*kept}:
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             else:

@@ -27,7 +27,6 @@ from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
 from flhe.training.warm import warm
 from flhe_app.environment import creatable, data_home
-from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
@@ -41,7 +40,7 @@ log = getLogger("flwr").log
 @app.main()
 def main(grid: Grid, ctx: Context) -> None:
     """Run one federation as the run config says."""
-    reporter = Reporter(str(ctx.run_config.get("report", "")), nodes_memory)
+    reporter = Reporter(str(ctx.run_config.get("report", "")))
     try:
         settings = placed(Settings.from_config(ctx.run_config), ctx.run_id)
         board = TensorBoard(settings.tensorboard) if settings.tensorboard else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flhe.errors import ConfigError
 from flhe.schemes import DEFAULT, PLAIN
-from flhe_app.option import check, hidden, key_of, option
+from flhe_app.option import GROUPS, check, key_of, option
 from flhe_app.tasks import TASKS, task_named
 
 if TYPE_CHECKING:
@@ -37,13 +37,15 @@ MIN_LIMIT = 1 << 10
 FAIR_BITS = 24
 """Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
 
-_FILE, _DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
+FILE, DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
 _DATA = {"metavar": "DIR", "envvar": "FLHE_DATA_DIR", "show_envvar": False}
 _ENCRYPTED, _FEDAVG, _FEDSGD = ("encrypted", True), ("algorithm", "fedavg"), ("algorithm", "fedsgd")
 _CLEAR, _NOISY = ("noise_multiplier", 0.0), ("noise_multiplier", None)
 
-_fedavg, _fedsgd = (partial(hidden, only=(each,)) for each in (_FEDAVG, _FEDSGD))
-_encrypted, _secret = (partial(kind, only=(_ENCRYPTED,)) for kind in (hidden, option))
+_fedavg, _fedsgd, _encrypted = (
+    partial(option, only=(each,)) for each in (_FEDAVG, _FEDSGD, _ENCRYPTED)
+)
+_federation, _training, _updates, _files, _ = (partial(option, group=each) for each in GROUPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +57,37 @@ class Settings:
     Raises ConfigError: settings that are out of range, conflict, or have no effect.
     """
 
-    scheme: str = hidden(
+    scheme: str = option(
         DEFAULT, f"Scheme and its own parameters, as in {DEFAULT!r}; {PLAIN} for ordinary FedAvg."
     )
-    task: str = option("digits", "Model and data; a wrong name lists all.", known=TASKS)
-    nodes: int = option(5, "Number of nodes; at least 3 if encrypted.", least=1)
-    num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)
-    seed: int = hidden(0, "Seed of the model, the split and the batches.")
+    task: str = _federation("digits", "Model and data; a wrong name lists all.", known=TASKS)
+    nodes: int = _federation(5, "Number of nodes; at least 3 if encrypted.", least=1)
+    num_rounds: int = _federation(5, "Rounds of training.", flag="--rounds", least=1)
+    seed: int = option(0, "Seed of the model, the split and the batches.")
     report: str = option(
         "", "File that receives a JSON line per event while the run goes on.", internal=True
     )
-    tensorboard: str = hidden(
-        "", "Write the time of each phase for TensorBoard into DIR.", extra=_DIR
+    tensorboard: str = option(
+        "", "Write the time of each phase for TensorBoard into DIR.", extra=DIR
     )
-    partition: str = option(
+    partition: str = _federation(
         "iid", "Split of the data: iid or dirichlet.", known=("iid", "dirichlet")
     )
-    dirichlet_alpha: float = hidden(
+    dirichlet_alpha: float = option(
         0.5, "Evenness of a dirichlet split.", positive=True, only=(("partition", "dirichlet"),)
     )
-    local_epochs: int = option(5, "Epochs a node trains in a round.", least=1, only=(_FEDAVG,))
+    local_epochs: int = _training(5, "Epochs a node trains in a round.", least=1, only=(_FEDAVG,))
     learning_rate: float = _fedavg(0.05, "Learning rate of a node's training.", positive=True)
-    batch_size: int = hidden(32, "Examples of a batch.", least=1)
-    algorithm: str = option("fedavg", "fedavg, or fedsgd on gradients.", known=("fedavg", "fedsgd"))
-    client_optimizer: str = _fedsgd(
+    batch_size: int = option(32, "Examples of a batch.", least=1)
+    algorithm: str = _training(
+        "fedavg", "fedavg, or fedsgd on gradients.", known=("fedavg", "fedsgd")
+    )
+    client_optimizer: str = _training(
         "",
         "Optimizer of fedsgd: adam, rmsprop or sgd.",
         flag="--optimizer",
         known=("", *CLIENT_OPTIMIZERS),
-        shown=True,
+        only=(_FEDSGD,),
     )
     client_lr: float = _fedsgd(0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr")
     client_momentum: float = _fedsgd(0.0, "Momentum of sgd and rmsprop.")
@@ -92,56 +96,56 @@ class Settings:
         "fedavg", "fedavg, fedavgm, fedadagrad, fedadam or fedyogi.", known=SERVER_OPTIMIZERS
     )
     server_eta: float = _fedavg(0.0, "Its learning rate; 0: Flower's default.")
-    server_momentum: float = hidden(
+    server_momentum: float = option(
         0.9, "Momentum of fedavgm.", only=(("server_optimizer", "fedavgm"),)
     )
     proximal_mu: float = _fedavg(0.0, "Weight of FedProx's proximal term; 0 trains without it.")
-    fair_q: float = hidden(
+    fair_q: float = option(
         0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", most=20, only=(_FEDAVG, _CLEAR)
     )
-    fair_lipschitz: float = hidden(
+    fair_lipschitz: float = option(
         0.0,
         "L of q-FedAvg; 0 takes 1 / learning-rate. Training has momentum 0.9, which makes steps ten "
         "times as large: 0.1 / learning-rate allows for that.",
         only=(("fair_q", None),),
     )
-    fraction_train: float = hidden(
+    fraction_train: float = option(
         1.0, "Share of the nodes that train in a round.", positive=True, most=1
     )
-    join_timeout: float = hidden(300.0, "Longest wait for the nodes, in seconds.", positive=True)
-    round_timeout: float = hidden(600.0, "Longest stage of a round, in seconds.", positive=True)
-    device: str = hidden("cpu", "Device on which nodes train: cpu or cuda.")
+    join_timeout: float = option(300.0, "Longest wait for the nodes, in seconds.", positive=True)
+    round_timeout: float = option(600.0, "Longest stage of a round, in seconds.", positive=True)
+    device: str = option("cpu", "Device on which nodes train: cpu or cuda.")
     bits: int = _encrypted(
         0, "Bits of one encrypted value; 0: 16, or all that the scheme can hold."
     )
-    clip: float = hidden(
+    clip: float = option(
         1.0,
         "Largest change of one weight in one round, or its gradient under fedsgd.",
         positive=True,
         only=(_CLEAR,),
     )
-    max_examples: int = hidden(
+    max_examples: int = option(
         0,
         "Maximum number of examples that one node may count; 0 lets the task decide. With fair-q: "
         "the largest weight.",
         only=(_CLEAR,),
     )
-    clipping: str = option(
+    clipping: str = _training(
         "fixed",
         "Clip: fixed, history or exchange.",
         known=("fixed", "history", "exchange"),
         only=(_ENCRYPTED, _CLEAR),
     )
-    top_k: float = option(
+    top_k: float = _updates(
         0.0, "Share of values that a node sends; 0: all.", most=1, only=(_ENCRYPTED, _CLEAR)
     )
-    warmup: int = hidden(
+    warmup: int = option(
         10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", only=(("top_k", None),)
     )
-    permute: bool = hidden(
+    permute: bool = option(
         True, "Hide from the server which values were sent.", only=(("top_k", None),)
     )
-    select: float = _secret(1.0, "Share to encrypt; the rest is clear.")
+    select: float = _updates(1.0, "Share to encrypt; the rest is clear.", only=(_ENCRYPTED,))
     rule: str = _encrypted(
         "sensitivity", "Rule that chooses it: sensitivity, magnitude, random or layers:REGEX."
     )
@@ -149,46 +153,51 @@ class Settings:
         "clear", "The rest is sent in clear (clear), or not at all (drop).", known=("clear", "drop")
     )
     noise: float = _encrypted(0.0, "Scale of Laplace noise on updates, in their units; 0: none.")
-    noise_scope: str = _encrypted(
-        "clear", "Values that get noise: clear (those in clear), or all.", known=("clear", "all")
+    noise_scope: str = option(
+        "clear",
+        "Values that get noise: clear (those in clear), or all.",
+        known=("clear", "all"),
+        only=(_ENCRYPTED, ("noise", None)),
     )
-    noise_multiplier: float = _secret(0.0, "Noise of differential privacy; 0: none.", most=1000)
-    clip_norm: float = hidden(
+    noise_multiplier: float = _updates(
+        0.0, "Noise of differential privacy; 0: none.", most=1000, only=(_ENCRYPTED,)
+    )
+    clip_norm: float = option(
         1.0,
         "Largest L2 norm that it hides: of a record's gradient (fedsgd), or of a node's update.",
         positive=True,
         only=(_NOISY,),
     )
-    sampling: float = hidden(
+    sampling: float = option(
         0.1,
         "Probability with which each record is in a batch.",
         positive=True,
         most=1,
         only=(_FEDSGD, _NOISY),
     )
-    delta: float = hidden(
+    delta: float = option(
         1e-5, "Delta at which epsilon is shown.", positive=True, most=0.5, only=(_NOISY,)
     )
-    plot: str = hidden("", "Draw accuracy and epsilon by round into FILE.", extra=_FILE)
-    drops: int = option(0, "Nodes that drop out of each round, at random stages.")
-    kill: int = option(0, "Round in which one node is killed for good; 0: none.")
-    data_dir: str = option("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
-    download: bool = hidden(False, "Fetch the data set when it is missing.")
-    state_dir: str = _secret(
+    plot: str = option("", "Draw accuracy and epsilon by round into FILE.", extra=FILE)
+    drops: int = _federation(0, "Nodes that drop out of each round, at random stages.")
+    kill: int = _federation(0, "Round in which one node is killed for good; 0: none.")
+    data_dir: str = _files("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
+    download: bool = option(False, "Fetch the data set when it is missing.")
+    state_dir: str = _encrypted(
         "", "Directory in which the server keeps what it needs to go on.", internal=True
     )
-    resume: bool = _secret(False, "Go on with the run in state-dir.", internal=True)
+    resume: bool = _encrypted(False, "Go on with the run in state-dir.", internal=True)
     rekey_every: int = _encrypted(0, "Rounds after which the nodes agree on fresh keys; 0: never.")
     checkpoint_every: int = _encrypted(
         10, "Rounds after which a node seals the model; 0: only when needed."
     )
     patience: int = _encrypted(3, "Rounds that a node may be away before a new epoch.")
     retries: int = _encrypted(2, "Maximum number of repeats of a round with too few updates.")
-    sealed_model: str = option(
+    sealed_model: str = _files(
         "",
         "File of the final model; default: in the run's directory.",
         flag="--output",
-        extra=_FILE,
+        extra=FILE,
     )
 
     def __post_init__(self) -> None:

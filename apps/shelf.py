@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from flhe.errors import ConfigError, FlheError
+from flhe.provision import public_files
 from flhe.provision.federation.reviewers import key_id
 
 SIGNATURES = ".signatures"
@@ -53,10 +54,7 @@ def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
         "signature": base64.urlsafe_b64encode(key.sign(message)).decode("ascii"),
     }
     others = [s for s in signatures(fab) if s["public_key_id"] != made["public_key_id"]]
-    try:
-        beside.write_text(json.dumps([*others, made], indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{beside} cannot be written ({error.strerror})") from None
+    public_files.replace(beside, json.dumps([*others, made], indent=2).encode() + b"\n")
 
 
 def signatures(fab: Path) -> list[dict[str, Any]]:

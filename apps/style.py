@@ -11,7 +11,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,15 +48,10 @@ class Look(NamedTuple):
     line: str = "-"  # Matplotlib's
 
 
-_SPARE = tuple(
-    Look(colour, marker)
-    for colour, marker in zip(COLOURS, ("o", "s", "D", "^", "X", "v", "."), strict=True)
-)
-
-
 def spare(at: int) -> Look:
     """Return the look of a picture's n-th line, for what has none of its own."""
-    return _SPARE[at % len(_SPARE)]
+    looks = [*zip(COLOURS, "osD^Xv.", strict=True)]
+    return Look(*looks[at % len(looks)])
 
 
 def colour(name: str) -> str:
@@ -73,20 +67,15 @@ def settings() -> Any:
     shape = rc_params_from_file(
         Path(__file__).with_name("pictures.mplstyle"), use_default_template=False
     )
-    muted = dict.fromkeys(
-        ("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), MUTED[0]
-    )
-    return {
-        **shape,
-        **muted,
-        "figure.facecolor": PAGE[0],
-        "axes.facecolor": PAGE[0],
-        "text.color": TEXT[0],
-        "ytick.labelcolor": TEXT[0],
-        "grid.color": GRID[0],
-        "axes.titlecolor": TEXT[0],
-        "axes.prop_cycle": cycler(color=[light for light, _ in COLOURS.values()]),
+    inks = {
+        PAGE: ("figure.facecolor", "axes.facecolor"),
+        TEXT: ("text.color", "ytick.labelcolor", "axes.titlecolor"),
+        MUTED: ("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"),
+        GRID: ("grid.color",),
     }
+    inked = {name: light for (light, _), names in inks.items() for name in names}
+    drawn_in = cycler(color=[light for light, _ in COLOURS.values()])
+    return {**shape, **inked, "axes.prop_cycle": drawn_in}
 
 
 @contextmanager
@@ -163,62 +152,3 @@ def adapted(svg: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
     return svg.replace("</defs>", f"</defs>\n {sheet}", 1)
-
-
-# --- axes ---
-
-
-def short(value: float) -> str:
-    """Return a number as an axis has it: 0.01, 500, 20k, 3M."""
-    for least, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= least:
-            return f"{value / least * (10 if letter == 'k' else 1):g}{letter}"
-    return f"{value:,g}" if value >= 1e-4 or value == 0 else f"{value:.0e}".replace("e-0", "e-")
-
-
-def logarithmic(axis: Any) -> None:
-    """Make an axis (`axes.xaxis` or `axes.yaxis`) logarithmic, with numbers that can be read."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    low, high = axis.get_view_interval()
-    decades = max(high / low, 1.0001)
-    subs = (1.0, 2.0, 5.0) if decades < 60 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=7 if decades >= 60 else 12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _at: short(value)))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def label_ends(axes: Axes, ends: list[tuple[str, str, float, float]], size: float = 8) -> None:
-    """Write each line's name at its end, apart from the others: (name, colour, x, y), of the data.
-
-    A line that ends early has its name there. Call it last, when limits and scales are final.
-    """
-    figure = axes.get_figure()
-    assert figure is not None
-    figure.draw_without_rendering()  # type: ignore[union-attr]
-    step = size * 1.3 / 72 / (axes.get_window_extent().height / figure.dpi)
-    to = axes.transAxes.inverted()
-    at = []
-    for name, ink, x, y in ends:
-        right, up = to.transform(axes.transData.transform((x, y)))
-        at.append((float(up), float(right), name, ink, x, y))
-    at.sort()
-    early = [each for each in at if each[1] < 0.7]
-    late = [each for each in at if each[1] >= 0.7]
-    look: dict[str, Any] = {"fontsize": size, "va": "center", "annotation_clip": False}
-    for _, _, name, ink, x, y in early:
-        axes.annotate(name, (x, y), xytext=(6, -12), textcoords="offset points", color=ink, **look)
-    places = [up for up, *_ in late]
-    for _ in range(300):
-        for i, (low, high) in enumerate(pairwise(places)):
-            if high - low < step * 0.999:
-                places[i], places[i + 1] = (low + high - step) / 2, (low + high + step) / 2
-    for place, (_, _, name, ink, x, y) in zip(places, late, strict=True):
-        line = {"arrowstyle": "-", "color": ink, "linewidth": 0.6, "shrinkB": 3}
-        beside: dict[str, Any] = {
-            "xytext": (1.05, place),
-            "textcoords": "axes fraction",
-            "arrowprops": line,
-        }
-        axes.annotate(name, (x, y), color=ink, **beside, **look)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,29 @@ def resident(key: str = "VmRSS", pid: int | str = "self") -> int:
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024
     raise ProcessLookupError(pid)  # it has ended, but its parent has not waited for it yet
+
+
+ACTOR = "ray::ClientAppActor"
+"""Ray's name of a process in which Flower's simulation runs nodes."""
+
+
+def nodes_memory() -> int | None:
+    """Return the maximum bytes ever of one of those processes below this one, or None.
+
+    One such process runs one node after the other.
+    """
+    if "ray" not in sys.modules:
+        return None
+    most = 0
+    with suppress(ImportError, OSError):  # the system does not report it
+        import psutil
+
+        with suppress(psutil.Error):
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error, OSError):  # it has ended meanwhile
+                    if " ".join(process.cmdline()).startswith(ACTOR):
+                        most = max(most, resident("VmHWM", process.pid))
+    return most or None
 
 
 KEYS, CATCH_UP, MASKING = "keys", "catch-up", "masking"

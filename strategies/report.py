@@ -26,7 +26,7 @@ from flwr.serverapp import Grid
 
 from flhe.errors import ConfigError
 from flhe.mods.records import message_bytes
-from flhe.strategies.overhead import Meter, Phase, Spent, phase_of
+from flhe.strategies.overhead import Meter, Phase, Spent, nodes_memory, phase_of
 from flhe.strategies.trouble import log
 from flhe.training import update
 
@@ -204,15 +204,10 @@ class Reporter:
     ----------
     path : str or Path or None
         The file.
-    nodes_memory : callable, optional
-        () -> `nodes_bytes` of a round's report, measured outside the nodes' processes.
     """
 
-    def __init__(
-        self, path: str | Path | None, nodes_memory: Callable[[], int | None] = lambda: None
-    ) -> None:
+    def __init__(self, path: str | Path | None) -> None:
         self._lines = Lines(Path(path), f"report={str(path)!r}") if path else None
-        self._nodes_memory = nodes_memory
         self.also: list[OnRound] = []
         """Further receivers of each round's report."""
 
@@ -224,7 +219,7 @@ class Reporter:
 
     def round(self, report: RoundReport) -> None:
         """Append a finished round. Fits a strategy's `on_round`."""
-        report = replace(report, nodes_bytes=self._nodes_memory())
+        report = replace(report, nodes_bytes=nodes_memory())
         self.emit("round", **asdict(report))
         for receive in self.also:
             receive(report)

@@ -19,9 +19,9 @@ TASKS = (
 
 def task_named(name: str) -> Workload:
     """Return the task of that name, importing its module only now."""
-    from flhe_app.tasks.workloads import DIGITS, WORKLOADS
+    from flhe_app.tasks.workloads import WORKLOADS
 
-    return DIGITS if name == DIGITS.name else WORKLOADS[name]
+    return WORKLOADS[name]
 
 
 def check_data(name: str, data_dir: str, *, download: bool) -> None:

@@ -20,12 +20,8 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from flhe_app.tasks.workloads import Workload
 
-STEPPERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": partial(torch.optim.SGD, momentum=0.9),
-    "adam": torch.optim.Adam,
-    "rmsprop": torch.optim.RMSprop,
-}
-"""Optimizers of one round, without state from others."""
+MOMENTUM = partial(torch.optim.SGD, momentum=0.9)
+"""Optimizer of one round, without state from others."""
 
 
 class Examples(NamedTuple):
@@ -110,7 +106,7 @@ def train(
     batch_size: int,
     shuffle: torch.Generator,
     proximal_mu: float = 0.0,
-    optimizer: str = "sgd",
+    stepper: Callable[..., torch.optim.Optimizer] = MOMENTUM,
     batches: int = 0,
 ) -> Score:
     """Train `model` in place; return the last epoch's running score.
@@ -119,7 +115,7 @@ def train(
     `proximal_mu` is the weight of FedProx's pull, which the score leaves out.
     """
     received = [p.detach().clone() for p in model.parameters()] if proximal_mu else []
-    steps = STEPPERS[optimizer](model.parameters(), lr=learning_rate)
+    steps = stepper(model.parameters(), lr=learning_rate)
     count = len(examples.labels)
     score = Score(0.0, 0.0)
     model.train()

@@ -18,14 +18,8 @@ MIN_PARTITION = 10
 
 def split_iid(labels: NDArray[np.int64], nodes: int, seed: int) -> list[NDArray[np.int64]]:
     """Split the indices of `labels` evenly, after a shuffle; sizes differ by one at most."""
-    order = np.random.default_rng(seed).permutation(len(labels))
-    return [order[piece] for piece in split_pieces(len(labels), nodes)]
-
-
-def split_pieces(count: int, nodes: int) -> list[NDArray[np.int64]]:
-    """Split 0 to `count` - 1 into even contiguous pieces: each node gets chapters of a text."""
-    _enough(count, nodes)
-    return list(np.array_split(np.arange(count, dtype=np.int64), nodes))
+    _enough(len(labels), nodes)
+    return np.array_split(np.random.default_rng(seed).permutation(len(labels)), nodes)
 
 
 def split_dirichlet(

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from flhe_app.tasks import networks
-from flhe_app.tasks.base import Data, Examples
+from flhe_app.tasks.base import Data
 from flhe_app.tasks.digits import Digits
 from flhe_app.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES, Images
 from flhe_app.tasks.text import SHAKESPEARE, Text
@@ -40,24 +39,6 @@ class Workload:
         return self.source.load(self.name, data_dir, download=download)
 
 
-def generated(task: Workload, count: int, seed: int) -> Data:
-    """Return random data of a workload's shape, for tests and timing: there is nothing to learn.
-
-    `count` examples for training, and a fifth as many for tests; `seed` decides them.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    shape, classes = task.source.shape, task.source.classes
-
-    def half(of: int) -> Examples:
-        if len(shape) == 1:
-            codes = torch.randint(0, classes, (of, shape[0] + 1), generator=draw)
-            return Examples(codes[:, :-1].contiguous(), codes[:, 1:].contiguous())
-        pixels = torch.rand((of, *shape), generator=draw).mul_(2.0).sub_(1.0)
-        return Examples(pixels, torch.randint(0, classes, (of,), generator=draw))
-
-    return Data(half(count), half(max(1, count // 5)))
-
-
 WORKLOADS = {
     task.name: task
     for task in (
@@ -69,9 +50,7 @@ WORKLOADS = {
         Workload("cnn", networks.cnn, 1_200_000, FEMNIST_IMAGES),
         Workload("fcn-digits", networks.fcn, 101_770, Digits(10, 28)),
         Workload("cnn-digits", networks.cnn, 1_200_000, Digits(62, 28)),
+        Workload("digits", networks.small_cnn, 0, Digits()),
     )
 }
-"""By name; the last two are the networks on the data set without files."""
-
-DIGITS = Workload("digits", networks.small_cnn, 0, Digits())
-"""A task from none of the papers."""
+"""By name; the last three are on the data set without files, "digits" is from none of the papers."""

@@ -22,6 +22,7 @@ from flhe_lab.audit.sum_attacks import guess, reconstruct
 from flhe_lab.bench import figures
 from flhe_lab.bench.host import machine
 from flhe_lab.bench.turns import Progress, silent
+from flhe_lab.tables.axes import logarithmic
 
 Row = dict[str, Any]
 
@@ -132,6 +133,6 @@ def draw(data: Row, path: Path) -> None:
                     axes.plot(x, [row[name] for row in rows], dash, **grey)  # type: ignore[arg-type]
             axes.set(title=title)
             if bound == "TPR":
-                style.logarithmic(axes.yaxis)
+                logarithmic(axes.yaxis)
             axes.tick_params(axis="x", labelsize=6.5)
             axes.legend(fontsize=7)

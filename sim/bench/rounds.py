@@ -31,10 +31,10 @@ from flhe.strategies.report import OnRound, RoundReport
 from flhe.testing import InProcessGrid
 from flhe_app.tasks import TASKS, task_named
 from flhe_app.tasks.base import new_model
-from flhe_app.tasks.workloads import generated
 from flhe_lab.bench.deployed import strategy
 from flhe_lab.bench.host import pinned, quiet, torch_threads
 from flhe_lab.bench.laps import Lap, Row, contenders, in_turns, whole
+from flhe_lab.bench.synthetic import generated
 from flhe_lab.bench.turns import Progress, silent
 from flhe_lab.papers import curves
 

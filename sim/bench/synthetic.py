@@ -1,4 +1,4 @@
-"""A federation whose model is made up: what crowds and rehearsals run.
+"""What is made up: a federation that crowds and rehearsals run, and data of a workload's shape.
 
 Values are random, because Flower sends equal blocks once. Clients add a small number and train nothing,
 so that what a process holds is Flower's and ours.
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
     from flhe.strategies.report import Reporter
+    from flhe_app.tasks.base import Data, Examples
+    from flhe_app.tasks.workloads import Workload
 
     Work = Callable[[Grid, dict[str, Any], Reporter], dict[str, Any]]
     """(grid, run config, reporter) -> what the last event says."""
@@ -70,6 +72,28 @@ def initial(values: int) -> ArrayRecord:
     sizes = [min(LAYER, values - at) for at in range(0, values, LAYER)]
     arrays = (rng.standard_normal(size, np.float32) for size in sizes)
     return ArrayRecord({f"layer-{i}": Array(array) for i, array in enumerate(arrays)})
+
+
+def generated(task: Workload, count: int, seed: int) -> Data:
+    """Return random data of a workload's shape, for tests and timing: there is nothing to learn.
+
+    `count` examples for training, and a fifth as many for tests; `seed` decides them.
+    """
+    import torch
+
+    from flhe_app.tasks.base import Data, Examples
+
+    draw = torch.Generator().manual_seed(seed)
+    shape, classes = task.source.shape, task.source.classes
+
+    def half(of: int) -> Examples:
+        if len(shape) == 1:
+            codes = torch.randint(0, classes, (of, shape[0] + 1), generator=draw)
+            return Examples(codes[:, :-1].contiguous(), codes[:, 1:].contiguous())
+        pixels = torch.rand((of, *shape), generator=draw).mul_(2.0).sub_(1.0)
+        return Examples(pixels, torch.randint(0, classes, (of,), generator=draw))
+
+    return Data(half(count), half(max(1, count // 5)))
 
 
 def client_app(*before: Any, behind: Sequence[Any] = ()) -> ClientApp:

@@ -22,6 +22,7 @@ from flhe_app import style
 from flhe_lab.bench.table import columns
 from flhe_lab.crowd.found import Found
 from flhe_lab.crowd.phases import PER_ROUND
+from flhe_lab.tables.axes import logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,8 +221,8 @@ def plot(runs: Sequence[Found], path: Path) -> None:
         for axes, (title, names) in zip(drawn, PANELS, strict=True):
             ends = [_line(axes, runs, quantities[each], i) for i, each in enumerate(names)]
             axes.set(title=title, xlabel="clients")
-            style.logarithmic(axes.xaxis)
-            style.logarithmic(axes.yaxis)
+            logarithmic(axes.xaxis)
+            logarithmic(axes.yaxis)
             for name, ink, x, y in ends:
                 beside = {
                     "textcoords": "offset points",

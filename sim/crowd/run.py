@@ -8,7 +8,6 @@ are processors.
 from __future__ import annotations
 
 import json
-import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flhe.errors import FlheError
-from flhe_app.environment import environment, short_tmp
+from flhe_app.environment import environment, temporary
 from flhe_app.flower_run import STREAM_S
 from flhe_app.outcome import Tail, last_exception
 from flhe_app.processes import Children, describe_exit
@@ -56,10 +55,7 @@ class RayRun:
         began = time.monotonic()
         self._deadline = began + self._timeout
         self._step(0, self._asked.clients, "starting Flower")
-        with tempfile.TemporaryDirectory(
-            prefix="flhe-", dir=short_tmp(), ignore_cleanup_errors=True
-        ) as name:
-            scratch = Path(name)
+        with temporary() as scratch:
             self._log = scratch / "flower.log"
             self._log.touch(mode=0o600)
             write_app(scratch / "app", "flhe-crowd", crowd_app.__name__, crowd_app.CONFIG)

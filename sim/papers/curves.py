@@ -187,9 +187,11 @@ def client_app(
     """The client: trains a copy of `first` on its part as `setting` says, and scores it."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
+    from torch import optim
 
     from flhe_app.tasks import base
 
+    steppers: dict[str, Any] = {"sgd": base.MOMENTUM, "adam": optim.Adam, "rmsprop": optim.RMSprop}
     app = ClientApp(mods=[*mods])
 
     def received(message: Message) -> nn.Module:
@@ -212,7 +214,7 @@ def client_app(
             learning_rate=setting.learning_rate,
             batch_size=setting.batch_size,
             shuffle=base.shuffler(seed, part(context), server_round),
-            optimizer=setting.optimizer,
+            stepper=steppers[setting.optimizer],
             batches=setting.batches,
         )
         told = {f"train_{name}": value for name, value in score._asdict().items()}

@@ -23,6 +23,7 @@ from flhe_lab.bench.schemes import flashe
 from flhe_lab.bench.turns import Progress, measure
 from flhe_lab.privacy import ways
 from flhe_lab.privacy.ways import DELTA, SITES, TASKS, Task
+from flhe_lab.tables.axes import label_ends
 
 WAYS: dict[str, Any] = {
     "Opacus, pooled": ways.pooled,
@@ -138,7 +139,7 @@ def draw(runs: Runs, path: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.set_xticks(at[task], [f"{e:g}" for e in at[task]])
             if axes is grid[-1]:
-                style.label_ends(axes, ends)
+                label_ends(axes, ends)
 
 
 def read_runs(accuracies: list[list[Any]]) -> Runs:

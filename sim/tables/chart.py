@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flhe_app import style
 from flhe_lab.advise.toml_files import load_toml
+from flhe_lab.tables.axes import label_ends, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -178,7 +179,7 @@ def _bars(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
                 )
                 said += f" (paper: {short(e.number.value)}x)"
             axis.text(most * 1.35, y, said, va="center", fontsize=8, fontweight="bold", color=ink)
-        style.logarithmic(axis.xaxis)
+        logarithmic(axis.xaxis)
         axis.set_yticks(range(len(rows)), [textwrap.fill(row, 58) for row in rows], fontsize=7.5)
         axis.set(
             ylim=(len(rows) - 0.4, -0.6),
@@ -207,11 +208,11 @@ def _lines(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> Non
                 ends.append((name(*key), ink, mine[-1].x or 0.0, mine[-1].number.value))
             axis.set(xlabel=chart.xlabel, title=_title(panel))
             if chart.log_x:
-                style.logarithmic(axis.xaxis)
+                logarithmic(axis.xaxis)
             if chart.log:
-                style.logarithmic(axis.yaxis)
+                logarithmic(axis.yaxis)
             if axis is axes[-1] or len(ends) < len(who):
-                style.label_ends(axis, ends)
+                label_ends(axis, ends)
 
 
 def _line(axis: Axes, mine: Sequence[Entry], key: tuple[str, str], spare: int) -> str:
@@ -261,7 +262,7 @@ def _dots(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
             axis.set_title(_title(panel))
             axis.margins(x=0.08 if key else 0.25)
             if chart.log:
-                style.logarithmic(axis.xaxis)
+                logarithmic(axis.xaxis)
             else:
                 axis.set_xlim(left=0)
         axes[0].set_yticks([*place.values()], [name(*each) for each in who])

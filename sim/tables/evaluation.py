@@ -73,7 +73,7 @@ def batch_seconds(train: Callable[[], object], repeats: int) -> float:
 def _train(model: str, repeats: int) -> dict[str, Any]:
     from flhe_app.tasks import task_named
     from flhe_app.tasks.base import new_model, shuffler, train
-    from flhe_app.tasks.workloads import generated
+    from flhe_lab.bench.synthetic import generated
 
     task, batch = task_named(model), BATCH[model]
     net, turns = new_model(task, 0), itertools.count()

@@ -17,8 +17,9 @@ from flhe.errors import ConfigError, FlheError
 from flhe.strategies.overhead import PHASES
 from flhe_app import flower_run
 from flhe_app.console import RoundDisplay, overhead_table, round_table
-from flhe_app.flower_run import FlowerRun, How
+from flhe_app.flower_run import FlowerRun
 from flhe_app.outcome import Outcome, Tail, labelled
+from flhe_app.run_command import How
 from flhe_app.settings import Settings
 
 SELECTS = Settings("fedml-he", num_rounds=2, select=0.1)

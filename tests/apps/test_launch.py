@@ -117,7 +117,7 @@ def test_what_the_server_wrote_at_its_end_is_trusted(tmp_path: pathlib.Path) -> 
     model.touch()
     asked: list[str] = []
     run: Any = SimpleNamespace(
-        _outcome=Outcome(done=True, rounds=[{}, {}]),
+        _outcome=Outcome([{}, {}], {"done": {}}),
         _settings=SimpleNamespace(total_rounds=2, sealed_model=str(model)),
         _dir=SimpleNamespace(resumed=False),
         _log=tmp_path / "log",

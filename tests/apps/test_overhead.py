@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.strategies import tensorboard
+from flhe.strategies import overhead, tensorboard
 from flhe.strategies.overhead import PHASES
 from flhe.strategies.report import VERSION
-from flhe_app import launch, node_memory
-from flhe_app.flower_run import How
+from flhe_app import launch
+from flhe_app.run_command import How
 from flhe_app.settings import Settings
 from tests.apps.federation import serve
 from tests.strategies.test_report import written
@@ -82,21 +82,21 @@ def test_a_missing_package_is_named_before_anything_starts(
 
 def test_processes_of_nodes_are_seen_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ray", raising=False)
-    assert node_memory.nodes_memory() is None
+    assert overhead.nodes_memory() is None
     monkeypatch.setitem(sys.modules, "ray", object())  # type: ignore[arg-type]
-    assert node_memory.nodes_memory() is None
+    assert overhead.nodes_memory() is None
     with monkeypatch.context() as denied:  # processes may not be listed
         denied.setattr(psutil.Process, "children", Mock(side_effect=psutil.AccessDenied))
-        assert node_memory.nodes_memory() is None
+        assert overhead.nodes_memory() is None
     actor = subprocess.Popen(
-        [node_memory.ACTOR, "-c", "held = bytearray(50 << 20); print(flush=True); input()"],
+        [overhead.ACTOR, "-c", "held = bytearray(50 << 20); print(flush=True); input()"],
         executable=sys.executable,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert actor.stdout is not None
     actor.stdout.readline()
-    most = node_memory.nodes_memory()
+    most = overhead.nodes_memory()
     actor.communicate(b"\n")
     assert most is not None
     assert 50 << 20 < most < 500 << 20

@@ -14,7 +14,7 @@ from flhe.cli import app
 from flhe.schemes import PLAIN
 from flhe.schemes.registry import SCHEMES
 from flhe_app import launch
-from flhe_app.flower_run import How
+from flhe_app.run_command import How
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped
 
@@ -151,7 +151,7 @@ def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.Monkey
     given = {"num_rounds": 5, "top_k": 0.1, "permute": False, "tensorboard": "board"}
     (path, none, _), (again, said, how) = seen
     assert (path, again, none, said) == (Path("DIR"), Path("DIR"), {}, given)
-    assert (how.timeout, how.report_path) == (9, Path("r"))
+    assert (how.timeout, how.report_path) == (9, "r")
 
 
 def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from flhe.errors import ConfigError, FlheError
-from flhe_app import launch, run_dir
-from flhe_app.flower_run import How
+from flhe_app import flower_run, launch, run_dir
 from flhe_app.outcome import Outcome
 from flhe_app.processes import TAG
+from flhe_app.run_command import How
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped
 
@@ -170,7 +170,8 @@ def test_rounds_are_counted_once_and_old_failures_forgotten() -> None:
     outcome = Outcome.earlier([*events, *ends, report(2, bytes_up=0), report(4), report(3)])
     assert [known["round"] for known in outcome.rounds] == [1, 2, 3, 4]
     assert outcome.rounds[1]["bytes_up"] == 7
-    assert (outcome.model_bytes, outcome.failure, outcome.done) == (9, "", False)
+    assert outcome.told("start", "model_bytes") == 9
+    assert [*outcome.others] == ["start"]
     assert outcome.read(report(5))
     assert not outcome.read(report(5))
 
@@ -193,13 +194,13 @@ class Ends:
             raise self.how
         self._of.report.touch()
         pathlib.Path(self._of.settings.sealed_model).touch()
-        return Outcome(done=True)
+        return Outcome(others={"done": {}})
 
 
 def test_a_resumed_run_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     path = begun(FINISHED, ledger=False)
     stops = type("Stops", (Ends,), {"how": Stopped(2), "agreed": False})
-    monkeypatch.setattr(launch, "FlowerRun", stops)
+    monkeypatch.setattr(flower_run, "FlowerRun", stops)
     with pytest.raises(Stopped):
         launch.resume(path, {}, How())
     assert (path / "settings.json").exists()
@@ -233,7 +234,9 @@ def test_what_a_run_leaves_and_says(
     left: list[str],
 ) -> None:
     """What can be resumed is kept, and it says how to go on; of all else at most the log is left."""
-    monkeypatch.setattr(launch, "FlowerRun", type("Ended", (Ends,), {"how": how, "agreed": agreed}))
+    monkeypatch.setattr(
+        flower_run, "FlowerRun", type("Ended", (Ends,), {"how": how, "agreed": agreed})
+    )
     raised: BaseException | None = None
     try:
         launch.run(settings, How())
@@ -253,7 +256,7 @@ def test_what_a_run_leaves_and_says(
 def test_a_plain_run_that_writes_its_model_elsewhere_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setattr(launch, "FlowerRun", Ends)
+    monkeypatch.setattr(flower_run, "FlowerRun", Ends)
     given = tmp_path / "model.npz"
     answer = launch.run(replace(PLAIN, sealed_model=str(given)), How())
     assert answer.shown[-1] == f"Model: {given}"

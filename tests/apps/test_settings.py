@@ -144,7 +144,6 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ),
         ({"select": 0.5, "fair-q": 1.0}, "fair-q with select"),
         ({"noise": 0.1}, "noise of scope .clear., and nothing travels in clear"),
-        ({"noise-scope": "all"}, "noise-scope without noise"),
         (
             {**NOISE, "clipping": "history"},
             "clipping='history': noise with fitted clipping.* use clipping='fixed'",

@@ -18,6 +18,7 @@ from flhe.errors import ConfigError
 from flhe_app.settings import Settings
 from flhe_app.tasks import TASKS, check_data, task_named
 from flhe_app.tasks.base import (
+    MOMENTUM,
     Data,
     add_pull,
     batch_gradient,
@@ -27,10 +28,10 @@ from flhe_app.tasks.base import (
     train,
 )
 from flhe_app.tasks.images import FASHION_IMAGES
-from flhe_app.tasks.networks import Block
-from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid, split_pieces
+from flhe_app.tasks.networks import resnet20
+from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid
 from flhe_app.tasks.text import CHARACTERS, LENGTH, encoded
-from flhe_app.tasks.workloads import WORKLOADS, generated
+from flhe_lab.bench.synthetic import generated
 
 SIZES = {
     "fcn": 101_770,
@@ -60,7 +61,7 @@ def test_every_task_has_a_model_that_its_seed_decides_and_data_that_fit_it(name:
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert not all(torch.equal(one[key], other[key]) for key in one)
-    if name in WORKLOADS:
+    if task.parameters:
         count = sum(parameter.numel() for parameter in model.parameters())
         assert count == SIZES[name.removesuffix("-digits")]
         # To as many digits as the papers print: thousands for FCN, else hundredths of a million
@@ -79,14 +80,14 @@ def test_every_task_has_a_model_that_its_seed_decides_and_data_that_fit_it(name:
 
 def test_a_block_that_narrows_keeps_every_other_pixel() -> None:
     """With convolutions that give nothing, what went in comes out, thinned, with planes of zeros."""
-    block = Block(2, 4).eval()
+    block = resnet20()[6].eval()  # the fourth, the first that narrows
     for parameter in block.parameters():
         torch.nn.init.zeros_(parameter)
-    images = torch.rand(1, 2, 4, 4)
+    images = torch.rand(1, 16, 4, 4)
     out = block(images)
-    assert out.shape == (1, 4, 2, 2)
-    assert torch.equal(out[:, :2], images[:, :, ::2, ::2])
-    assert not out[:, 2:].any()
+    assert out.shape == (1, 32, 2, 2)
+    assert torch.equal(out[:, :16], images[:, :, ::2, ::2])
+    assert not out[:, 16:].any()
 
 
 # --- who holds what ---
@@ -121,11 +122,10 @@ TEXT_LABELS = np.zeros((100, LENGTH), np.int64)
     [
         (lambda: split_iid(LABELS[:3], 4, seed=0), "use fewer nodes"),
         (lambda: split_dirichlet(LABELS[:20], 4, seed=0, alpha=1.0), "use fewer nodes"),
-        (lambda: split_pieces(2, 3), "use fewer nodes"),
         (lambda: split_dirichlet(TEXT_LABELS, 3, 0, 1.0), 'at every position: use partition="iid"'),
         (lambda: node_data(Settings(), 5, 5), "partition-id=5 of num-partitions=5"),
     ],
-    ids=["iid", "dirichlet", "pieces", "text", "partition"],
+    ids=["iid", "dirichlet", "text", "partition"],
 )
 def test_what_cannot_be_split(split: Callable[[], object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -157,8 +157,6 @@ def test_windows_of_a_text_are_split_in_pieces(tmp_path: pathlib.Path) -> None:
     parts = [node_data(settings, node, 3) for node in range(3)]
     assert [len(part.train.labels) for part in parts] == [18] * 3
     assert [len(part.test.labels) for part in parts] == [2] * 3
-    pieces = split_pieces(10, 3)
-    assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 # --- training ---
@@ -173,14 +171,14 @@ def test_optimizers_and_batches() -> None:
         train(model, data.train, shuffle=shuffler(0, 0, 1), **usual, **how)
         return model.state_dict()["1.bias"]
 
-    found = {name: weights(optimizer=name) for name in ("sgd", "adam", "rmsprop")}
-    assert torch.equal(weights(), found["sgd"])
-    assert not torch.equal(found["adam"], found["rmsprop"])
-    assert not torch.equal(found["adam"], found["sgd"])
+    adam = weights(stepper=torch.optim.Adam)
+    assert torch.equal(weights(), weights(stepper=MOMENTUM))
+    assert not torch.equal(adam, weights(stepper=torch.optim.RMSprop))
+    assert not torch.equal(adam, weights())
     assert torch.equal(weights(batches=5), weights())
     assert not torch.equal(weights(batches=2), weights())
     # Adam's first step is the learning rate, whatever the gradient
-    first = weights(optimizer="adam", batches=1) - new_model(task, 0).state_dict()["1.bias"]
+    first = weights(stepper=torch.optim.Adam, batches=1) - new_model(task, 0).state_dict()["1.bias"]
     moved = first[first != 0]
     assert len(moved) > 30
     assert torch.allclose(moved.abs(), torch.tensor(0.01), rtol=1e-2)
