@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -55,21 +54,14 @@ class Growth:
 
 def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]) -> Growth:
     """Lay the law of these powers through the points."""
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
+
     n, y = np.asarray(clients, np.float64), np.asarray(found, np.float64)
-    terms = sorted(set(powers))
-    best: tuple[float, tuple[float, ...]] | None = None
-    for count in range(1, min(len(terms), len(set(clients))) + 1):
-        for chosen in combinations(terms, count):
-            scaled = np.stack([n**p / y for p in chosen], axis=1)
-            solved = np.linalg.lstsq(scaled, np.ones_like(y), rcond=None)[0]
-            if solved.min() < 0:
-                continue
-            off = float(np.sum((scaled @ solved - 1) ** 2))
-            if best is None or off < best[0] * (1 - 1e-9):
-                by_power = dict(zip(chosen, solved.tolist(), strict=True))
-                best = off, tuple(by_power.get(p, 0.0) for p in terms)
-    assert best is not None  # one term alone has a factor above 0
-    return _against(clients, found, tuple(terms), best[1])
+    terms = tuple(sorted(set(powers)))
+    rows = np.stack([n**p / y for p in terms], axis=1)
+    scale = rows.max(axis=0)
+    factors = nnls(rows / scale, np.ones_like(y))[0] / scale
+    return _against(clients, found, terms, tuple(factors.tolist()))
 
 
 def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
