@@ -99,9 +99,8 @@ def advise(
 
     The first run measures the speed of each scheme on this machine, for half a minute.
     """
-    from flhe_lab.advise import calibrate as calibrating
+    from flhe_lab.advise import calibration, ranking, report
     from flhe_lab.advise import check as checking
-    from flhe_lab.advise import ranking, report
     from flhe_lab.advise.demand import ROUNDS, Demand, billed, machine_memory
     from flhe_lab.advise.prices import named
     from flhe_lab.bench.table import progress
@@ -129,9 +128,9 @@ def advise(
     lines: list[Line] = []
     with progress() as advance:
         if check:
-            speeds, lines = calibrating.checked(advance)
+            speeds, lines = checking.checked(advance)
         else:
-            speeds = calibrating.load(renew=calibrate, progress=advance)
+            speeds = calibration.load(renew=calibrate, progress=advance)
     answer = ranking.advise(demand, speeds)
     shown: list[RenderableType] = [checking.table(lines)] if check else []
     shown += [report.table(answer), *report.reasons(answer), answer.sentence()]

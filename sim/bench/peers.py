@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
-from flhe.packages import install_hint
+from flhe.packages import require
 from flhe_lab.bench.contender import Contender, Setting, Vector, Work, averaging
 
 SLOTS = 4096
@@ -253,10 +252,7 @@ def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
 
 def tenseal() -> Any:
     """Give the module; ConfigError where it is not installed."""
-    try:
-        import tenseal
-    except ImportError:
-        raise ConfigError(
-            f"TenSEAL is not installed; the [peers] extra brings it: {install_hint('peers')}"
-        ) from None
+    require("TenSEAL, to be compared with,", "peers", ("tenseal",))
+    import tenseal
+
     return tenseal
