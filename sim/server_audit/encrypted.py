@@ -17,7 +17,7 @@ from flhe.mods import HEMod, records
 from flhe.node.store import Store
 from flhe.schemes.base import Scheme
 from flhe_lab.server_audit.grid import Heard, LyingGrid
-from flhe_lab.server_audit.liar import Liar, Probe
+from flhe_lab.server_audit.liar import Liar
 from flhe_lab.server_audit.script import Script, View
 from flhe_lab.server_audit.task import VICTIM, Floats, Setting, client_app
 
@@ -48,9 +48,8 @@ class Encrypted:
             )
             with grid:
                 liar = Liar(self.scheme, setting, script, grid)
-                probe = Probe(grid, setting)
                 if script.before is not None:
-                    script.before(probe)
+                    script.before(liar.probe())
                 arrays = records.from_numpy(setting.arrays(setting.first()))
                 told = {"lr": setting.rate}
                 try:

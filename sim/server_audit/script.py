@@ -9,14 +9,13 @@ from typing import Protocol
 from flhe_lab.server_audit.task import Floats, Setting
 
 
-class Probe(Protocol):
-    """Questions to the victim beside the rounds."""
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Questions to the victim beside the rounds, each of a model of the server's choice."""
 
-    def loss(self, model: Floats) -> float | None:
-        """Have it evaluate a model of the server's choice; None where it tells nothing."""
-
-    def plain(self, model: Floats) -> Floats | None:
-        """Have it train in clear; the update that it sends, None where it sends none."""
+    loss: Callable[[Floats], float | None]  # Evaluates it; None where it tells nothing
+    plain: Callable[[Floats], Floats | None]
+    """Trains it in clear; the update that it sends, None where it sends none."""
 
 
 @dataclass(frozen=True, slots=True)
