@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -115,37 +115,23 @@ def invert(
     random = torch.Generator().manual_seed(
         int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
     )
-    best: Guess | None = None
-    evaluations = 0
-    for _ in range(attack.restarts):
-        guess = _from_one_start(model, clear, goal, shape, classes, attack, random)
-        evaluations += guess.evaluations
-        if best is None or guess.loss < best.loss:
-            best = guess
-    assert best is not None
-    return Guess(best.image, best.label, best.loss, evaluations)
 
+    def from_one_start() -> Guess:
+        start = torch.randn(math.prod(shape), dtype=torch.float64, generator=random)
+        pixels = (START_MEAN + START_SIGMA * start).requires_grad_()
+        label = torch.randn(classes, dtype=torch.float64, generator=random).requires_grad_()
 
-def _from_one_start(
-    model: nn.Module,
-    clear: Tensor,
-    goal: Tensor,
-    shape: tuple[int, int, int],
-    classes: int,
-    attack: Attack,
-    random: torch.Generator,
-) -> Guess:
-    start = torch.randn(math.prod(shape), dtype=torch.float64, generator=random)
-    pixels = (START_MEAN + START_SIGMA * start).requires_grad_()
-    label = torch.randn(classes, dtype=torch.float64, generator=random).requires_grad_()
+        def ours() -> Tensor:
+            guess = pixels.reshape(1, *shape), label.softmax(0)[None]
+            return gradient(model, *guess, graph=True)[clear]
 
-    def ours() -> Tensor:
-        guess = pixels.reshape(1, *shape), label.softmax(0)[None]
-        return gradient(model, *guess, graph=True)[clear]
+        best, losses = fit([pixels, label], ours, goal, attack)
+        image = best[0].clamp(0, 1).reshape(shape).numpy()
+        return Guess(image, int(best[1].argmax()), min(losses), len(losses) - 1)
 
-    best, losses = fit([pixels, label], ours, goal, attack)
-    image = best[0].clamp(0, 1).reshape(shape).numpy()
-    return Guess(image, int(best[1].argmax()), min(losses), len(losses) - 1)
+    guesses = [from_one_start() for _ in range(attack.restarts)]
+    best = min(guesses, key=lambda guess: guess.loss)
+    return replace(best, evaluations=sum(guess.evaluations for guess in guesses))
 
 
 def fit(
