@@ -191,7 +191,11 @@ class Run:
                     whole(self.name, self._round, event["survivors"], len(SITES))
                     phases = ((phase["name"], phase["seconds"]) for phase in event["phases"])
                     return Lap.of(event["wall_s"], phases, self._waited)
-                self._hear(event)
+                if event["event"] == "failed":
+                    why = self.machines.logs.why("superlink", *SITES)
+                    raise FlheError(f"the run with {self.name} failed: {event['error']}{why}")
+                if event["event"] == "waited":
+                    self._waited = event["seconds"]
             self.machines.check()
             if time.monotonic() > until:
                 why = self.machines.logs.why("superlink", *SITES)
@@ -201,13 +205,6 @@ class Run:
                     f"gives it more{why}"
                 )
             time.sleep(LOOK_S)
-
-    def _hear(self, event: dict[str, Any]) -> None:
-        if event["event"] == "waited":
-            self._waited = event["seconds"]
-        elif event["event"] == "failed":
-            why = self.machines.logs.why("superlink", *SITES)
-            raise FlheError(f"the run with {self.name} failed: {event['error']}{why}")
 
     def _submit(self) -> None:
         self.place.mkdir(mode=0o700)

@@ -54,9 +54,9 @@ class Encrypted:
                 told = {"lr": setting.rate}
                 try:
                     liar.start(grid, arrays, len(script.rounds), train_config=told)
-                except FlheError as error:
-                    view.stopped = str(error)
-                if liar.aside is not None and not view.stopped:
+                except FlheError:
+                    liar.aside = None  # a site has ended the run, before the question or after it
+                if liar.aside is not None:
                     raise FlheError("nobody was asked to evaluate: nothing was tried")
                 view.rounds[:] = [
                     dataclasses.replace(seen, masked=_masked(grid.heard, number, setting))
