@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from flhe.coding.base import Plain, State
 from flhe.coding.clip import Clip
-from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.errors import ConfigError
+from flhe_lab.bench.federation import layout_of
 
 START_MEAN, START_SIGMA = 0.5, 0.1
 """Of the pixels that an attack starts from, in [0, 1]; what nothing tells of stays as it was."""
@@ -61,8 +61,7 @@ class Channel:
         if not values.any():
             return values
         clip = Clip(float(np.abs(values).max()))
-        layout = Layout((Entry("gradient", (values.size,), "float64"),))
-        quantize, state = Quantize(self.bits, rounding="nearest"), clip.init(layout)
+        quantize, state = Quantize(self.bits, rounding="nearest"), clip.init(layout_of(values.size))
         plain = Plain(values.astype(np.float32), np.empty(0, np.int64))
         sent = quantize.encode(clip.encode(plain, state)[0], State())[0]
         back = clip.decode(quantize.decode(sent, [0], State())[0], [0], state)[0]
