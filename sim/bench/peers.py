@@ -6,7 +6,7 @@ take minutes and show nothing more, since adding costs the same whatever is insi
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.math.ring import is_prime
 from flhe.packages import require
 from flhe_lab.bench.contender import Contender, Setting, Vector, Work, averaging
 
@@ -230,11 +231,8 @@ def bfv(
 
 def plain_modulus(above: int, step: int) -> int:
     """Smallest prime above `above` that is 1 modulo `step`: BFV batches under such a modulus."""
-    candidate = above // step * step + 1
-    while True:
-        candidate += step
-        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
-            return candidate
+    first = above // step * step + step + 1
+    return next(number for number in itertools.count(first, step) if is_prime(number))
 
 
 def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
