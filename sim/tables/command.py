@@ -103,9 +103,9 @@ def tables(
 
     chosen = sections(names or ())
     if listing:
-        data = [{"section": s.name, "paper": s.paper, "regenerates": s.covers} for s in chosen]
+        listed = [{"section": s.name, "paper": s.paper, "regenerates": s.covers} for s in chosen]
         rows = ((s.name, s.paper, "\n".join(s.covers)) for s in chosen)
-        return Answer(data, table(data[0], rows))
+        return Answer(listed, table(listed[0], rows))
     plan = Plan(quick=not full, data_dir=data_dir)
     try:
         with progress() as advance:
