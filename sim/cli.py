@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from flhe.answer import Answer, Exact
-from flhe.command_group import RESEARCH, SIMULATION, examples
+from flhe.command_group import RESEARCH, SIMULATION, examples, option
 from flhe.errors import ConfigError
 from flhe.packages import require
 from flhe_lab.advise.command import advise
@@ -23,8 +23,8 @@ from flhe_lab.tables.command import tables
 
 def corrections(
     name: Annotated[str, typer.Argument(help="The proof to run; without one, list them.")] = "",
-    every: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
-    page: Annotated[bool, typer.Option("--page", help="Print docs/corrections.md.")] = False,
+    every: Annotated[bool, option("Run all of them.", None, "--all")] = False,
+    page: Annotated[bool, option("Print docs/corrections.md.", None, "--page")] = False,
 ) -> Answer:
     """Show errors and gaps of the papers, each with a proof that runs."""
     from flhe_lab.papers.corrections import listing
@@ -37,19 +37,15 @@ def audit(
         Path,
         typer.Argument(metavar="FILE.svg", help="The picture; its data and a curve go beside it."),
     ] = Path("privacy_audit.svg"),
-    select: Annotated[
-        float, typer.Option("--select", help="Encrypted share in the picture.")
-    ] = 0.1,
+    select: Annotated[float, option("Encrypted share in the picture.", None, "--select")] = 0.1,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer images and weaker attacks: one to three minutes.")
+        bool, option("Fewer images and weaker attacks: one to three minutes.", None, "--quick")
     ] = False,
-    noise: Annotated[
-        float, typer.Option(help="Scale of Laplace noise on values in clear; 0: none.")
-    ] = 0.0,
+    noise: Annotated[float, option("Scale of Laplace noise on values in clear; 0: none.")] = 0.0,
     privacy: Annotated[
         bool,
-        typer.Option(
-            "--privacy", help="Attack differential privacy instead: measure the effect of epsilon."
+        option(
+            "Attack differential privacy instead: measure the effect of epsilon.", None, "--privacy"
         ),
     ] = False,
 ) -> Answer:
@@ -81,9 +77,7 @@ def audit_server(
     out: Annotated[
         Path, typer.Argument(metavar="FILE.md", help="The page; its data goes beside it.")
     ] = Path("what_a_server_learns.md"),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A small model, once: half a minute.")
-    ] = False,
+    quick: Annotated[bool, option("A small model, once: half a minute.", None, "--quick")] = False,
 ) -> Answer:
     """Measure what a server learns of one site, if it listens and if it lies."""
     from rich.table import Table
@@ -104,7 +98,7 @@ def compare_privacy(
     out: Annotated[
         Path, typer.Argument(metavar="FILE.md", help="The page; its picture and data go beside it.")
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="Three steps a run: one minute.")] = False,
+    quick: Annotated[bool, option("Three steps a run: one minute.", None, "--quick")] = False,
 ) -> Answer:
     """Compare DP-SGD across sites with Opacus on pooled data, at equal epsilon (about an hour)."""
     from flhe_lab.bench.table import progress

@@ -19,7 +19,7 @@ from rich.table import Table
 from flhe.answer import EXIT_CODES, Answer, stacked
 from flhe.node import store
 from flhe.provision.federation.published import Published
-from flhe_lab.advise import calibrate
+from flhe_lab.advise import calibration
 from flhe_lab.tables.store import Store
 from tests import prose
 from tests.deploy.test_shelf import key_files
@@ -165,7 +165,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setenv("HASH", (here / "hash").read_text())
     monkeypatch.setenv("ROSTER", (here / "roster-hash").read_text())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    Store(calibrate.cache_folder()).put("calibration", SPEED.to_json())
+    Store(calibration.cache_folder()).put("calibration", SPEED.to_json())
     return here
 
 

@@ -155,16 +155,16 @@ class Steps:
             exponents = (n >> (done + 1)) * (places >> (size - 2 - done))
             roots.append(w[-np.multiply.outer((2, 1, 3), exponents) % (2 * n)])
         stacked = np.array(roots, np.uint64).reshape(len(roots), 3, n // 4)
-        return cls(stacked, _scaled(w[-np.arange(n) % (2 * n)], pow(n, -1, Q), Q))
+        return cls(stacked, scaled(w[-np.arange(n) % (2 * n)], pow(n, -1, Q), Q))
 
 
-def _scaled(x: Elements, factor: int, q: int) -> Elements:
-    """Return products of all with one factor, as a new array."""
+def scaled(x: Elements, factor: int, q: int) -> Elements:
+    """Return products of any 64-bit numbers with one factor modulo q, as a new array."""
     from flhe.math import prime_kernels
 
-    out = np.empty(x.shape, np.uint64)
+    factor, out = factor % q, np.empty(x.shape, np.uint64)
     given = np.uint64(factor), quotient(factor, q), _modulus(q)
-    prime_kernels.scaled(np.ascontiguousarray(x), *given, out)
+    prime_kernels.scaled(np.ascontiguousarray(x).reshape(-1), *given, out.reshape(-1))
     return out
 
 
@@ -396,7 +396,7 @@ class PrimeRing:
             goldilocks_kernels.products(s, a_hat, *given, out)
         else:
             tables, q = self._held, np.uint64(self.q)
-            s = _scaled(s_hat, pow(self.n, -1, self.q), self.q)
+            s = scaled(s_hat, pow(self.n, -1, self.q), self.q)
             roots, parts = tables.inverse_roots, tables.inverse_parts
             space = np.empty((2, self.n), np.uint64)
             ring_kernels.products(s, quotients(s, q), fixed(a_hat), roots, parts, q, space, out)

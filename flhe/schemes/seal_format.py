@@ -48,10 +48,11 @@ AUTO_FLAGS = 7
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
+    return varint(number << 3 | 2) + varint(len(data)) + data
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """Return a number of 0 or more as protobuf writes it: seven bits a byte, the lowest first."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -102,13 +103,13 @@ class SealFormat:
 
         `key` is its transform in SEAL's order, uint64 (n,).
         """
-        public = b"\x10" + _varint(AUTO_FLAGS) + b"\x19" + struct.pack("<d", NO_SCALE)
+        public = b"\x10" + varint(AUTO_FLAGS) + b"\x19" + struct.pack("<d", NO_SCALE)
         # A SecretKey is saved as a Plaintext: coefficients, scale, words.
         members = self.id + struct.pack("<Qd", self.n, 1.0) + self.array(key.tobytes())
         secret = _field(1, self.wrap(members))
         fields = (self.parameters(), public, secret)
         parts = b"".join(_field(number, data) for number, data in enumerate(fields, 1))
-        return parts + b"\x20" + _varint(SYMMETRIC)
+        return parts + b"\x20" + varint(SYMMETRIC)
 
     def wrap(self, members: bytes) -> bytes:
         """Return one of SEAL's objects: its header, and its members."""
@@ -135,7 +136,7 @@ class SealFormat:
         Raises ConfigError: a version of TenSEAL that writes another format.
         """
         end = len(vector) - (0 if self.plain else 9)  # CKKS's scale comes last
-        start = 1 + 1 + len(_varint(self.slots)) + 1
+        start = 1 + 1 + len(varint(self.slots)) + 1
         while vector[start] > 127:
             start += 1
         start += 1
@@ -161,7 +162,7 @@ def _ends(seal: SealFormat, scale: float) -> tuple[bytes, bytes]:
     transformed = seal.kind == CKKS
     members = struct.pack("<BQQQdQ", transformed, 2, seal.n, 1, scale, 1)
     blob = seal.wrap(seal.id + members + seal.array(words))
-    head = _field(1, _varint(seal.slots)) + _field(2, blob)
+    head = _field(1, varint(seal.slots)) + _field(2, blob)
     return head[: -len(words)], b"\x19" + struct.pack("<d", scale) if transformed else b""
 
 

@@ -13,10 +13,12 @@ from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
-from flhe_lab.advise.calibration import DECLARED, Calibration
+from flhe_lab.advise.calibration import DECLARED, KEY, Calibration, cache_folder, measure
 from flhe_lab.advise.cost_model import TERMS, Point, sealed_bytes, sparse_bytes
 from flhe_lab.bench.contender import PHASES
+from flhe_lab.bench.turns import Progress, silent
 from flhe_lab.tables import phase_costs as who
+from flhe_lab.tables.store import Store
 
 CLIENTS: int = DECLARED["clients"]
 REPEATS, MORE_REPEATS = 7, 15
@@ -88,6 +90,13 @@ def compare(
         lines += [Line(point, p, found[f"{p}_s"], times[point.key][p]) for p in PHASES]
         lines.append(Line(point, "bytes", upload_bytes(point), sizes[point.key]))
     return lines
+
+
+def checked(progress: Progress = silent) -> tuple[Calibration, list[Line]]:
+    """Measure anew, keep it, and hold what it predicts against what it was not calibrated on."""
+    found, times, sizes = measure(also=HELD_OUT, progress=progress)
+    Store(cache_folder()).put(KEY, found.to_json())
+    return found, compare(found, HELD_OUT, times, sizes)
 
 
 def table(lines: Sequence[Line]) -> Table:

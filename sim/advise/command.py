@@ -7,9 +7,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from flhe.answer import Answer
+from flhe.command_group import option
 from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,79 +28,71 @@ SPEEDS = {
 
 
 _federation, _network, _trust, _privacy = (
-    functools.partial(typer.Option, rich_help_panel=panel)
+    functools.partial(option, rich_help_panel=panel)
     for panel in ("Federation", "Machines and network", "Trust", "Differential privacy")
 )
 
 
 def advise(
-    params: Annotated[str, _federation(help="Values of the model, such as 25M or 1.2k.")],
-    clients: Annotated[int, _federation(help="Clients of a round.")],
-    uplink: Annotated[
-        str, _network(help="Uplink of each client, such as 40Mbps, 1Gbps or 5MB/s.")
-    ] = "",
-    downlink: Annotated[str, _network(help="Downlink of each client; default: as --uplink.")] = "",
-    server_link: Annotated[
-        str, _network(help="The server's link, both ways; default: no limit.")
-    ] = "",
-    wan: Annotated[
-        str, _network(help="A paper's network by name, or a .toml, instead of links.")
-    ] = "",
+    params: Annotated[str, _federation("Values of the model, such as 25M or 1.2k.")],
+    clients: Annotated[int, _federation("Clients of a round.")],
+    uplink: Annotated[str, _network("Uplink of each client, such as 40Mbps, 1Gbps or 5MB/s.")] = "",
+    downlink: Annotated[str, _network("Downlink of each client; default: as --uplink.")] = "",
+    server_link: Annotated[str, _network("The server's link, both ways; default: no limit.")] = "",
+    wan: Annotated[str, _network("A paper's network by name, or a .toml, instead of links.")] = "",
     dropout: Annotated[
-        float, _federation(help="Chance that a client's update is missing from a round.")
+        float, _federation("Chance that a client's update is missing from a round.")
     ] = 0.0,
-    rounds: Annotated[int | None, _federation(help="Rounds to convergence; default: 100.")] = None,
-    train: Annotated[float, _federation(help="Seconds that a client trains in a round.")] = 0.0,
+    rounds: Annotated[int | None, _federation("Rounds to convergence; default: 100.")] = None,
+    train: Annotated[float, _federation("Seconds that a client trains in a round.")] = 0.0,
     server_may_see_model: Annotated[
-        bool, _trust("--server-may-see-model", help="The server may read each round's sum.")
+        bool, _trust("The server may read each round's sum.", None, "--server-may-see-model")
     ] = False,
     members_may_collude: Annotated[
         bool,
         _trust(
-            "--members-may-collude", help="A third of the clients may conspire with the server."
+            "A third of the clients may conspire with the server.", None, "--members-may-collude"
         ),
     ] = False,
     trusted_dealer: Annotated[
-        bool, _trust("--trusted-dealer", help="All clients trust a third party that deals keys.")
+        bool, _trust("All clients trust a third party that deals keys.", None, "--trusted-dealer")
     ] = False,
     clear_part: Annotated[
-        bool, _trust("--clear-part", help="A part of each update may travel in clear.")
+        bool, _trust("A part of each update may travel in clear.", None, "--clear-part")
     ] = False,
     sparse: Annotated[
         bool,
         _trust(
-            "--sparse",
-            help="A tenth of each update may be sent, and the server may see which.",
+            "A tenth of each update may be sent, and the server may see which.", None, "--sparse"
         ),
     ] = False,
     epsilon: Annotated[
-        float, _privacy(help="Privacy budget; print the noise multiplier that keeps to it.")
+        float, _privacy("Privacy budget; print the noise multiplier that keeps to it.")
     ] = 0.0,
-    delta: Annotated[float, _privacy(help="Delta of that budget.")] = 1e-5,
+    delta: Annotated[float, _privacy("Delta of that budget.")] = 1e-5,
     sampling: Annotated[
         float,
-        _privacy(help="Probability of a record to be in a round's batch; 1: of members."),
+        _privacy("Probability of a record to be in a round's batch; 1: of members."),
     ] = 1.0,
     memory: Annotated[
-        str, _network(help="Memory of each machine, such as 8GB; default: this one's.")
+        str, _network("Memory of each machine, such as 8GB; default: this one's.")
     ] = "",
     prices: Annotated[
-        str, _network(help="Prices: batchcrypt or flashe, as in the papers, or a .toml.")
+        str, _network("Prices: batchcrypt or flashe, as in the papers, or a .toml.")
     ] = "flashe",
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine anew: half a minute.")
+        bool, option("Measure this machine anew: half a minute.", None, "--calibrate")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="The same, and compare predictions with measurements.")
+        bool, option("The same, and compare predictions with measurements.", None, "--check")
     ] = False,
 ) -> Answer:
     """Rank the schemes for a federation by seconds a round, with the reasons against the others.
 
     The first run measures the speed of each scheme on this machine, for half a minute.
     """
-    from flhe_lab.advise import calibrate as calibrating
+    from flhe_lab.advise import calibration, ranking, report
     from flhe_lab.advise import check as checking
-    from flhe_lab.advise import ranking, report
     from flhe_lab.advise.demand import ROUNDS, Demand, billed, machine_memory
     from flhe_lab.advise.prices import named
     from flhe_lab.bench.table import progress
@@ -129,9 +120,9 @@ def advise(
     lines: list[Line] = []
     with progress() as advance:
         if check:
-            speeds, lines = calibrating.checked(advance)
+            speeds, lines = checking.checked(advance)
         else:
-            speeds = calibrating.load(renew=calibrate, progress=advance)
+            speeds = calibration.load(renew=calibrate, progress=advance)
     answer = ranking.advise(demand, speeds)
     shown: list[RenderableType] = [checking.table(lines)] if check else []
     shown += [report.table(answer), *report.reasons(answer), answer.sentence()]

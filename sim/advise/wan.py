@@ -70,8 +70,7 @@ class Site:
     name: str
     link: Link  # Of each client there; they do not share it
     clients: int  # How many; its weight where a round has another number in all
-    egress_usd_per_gb: float = 0.0
-    """Price of what leaves it, USD a billed gigabyte (`prices.GB`)."""
+    egress_usd_per_gb: float = 0.0  # Price of what leaves it, USD a billed gigabyte (`prices.GB`)
 
     def __post_init__(self) -> None:
         if self.name in {"", SERVER}:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from flhe.coding.base import Plain, State
 from flhe.coding.clip import Clip
-from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.errors import ConfigError
+from flhe_lab.bench.federation import layout_of
 
 START_MEAN, START_SIGMA = 0.5, 0.1
 """Of the pixels that an attack starts from, in [0, 1]; what nothing tells of stays as it was."""
@@ -61,8 +61,7 @@ class Channel:
         if not values.any():
             return values
         clip = Clip(float(np.abs(values).max()))
-        layout = Layout((Entry("gradient", (values.size,), "float64"),))
-        quantize, state = Quantize(self.bits, rounding="nearest"), clip.init(layout)
+        quantize, state = Quantize(self.bits, rounding="nearest"), clip.init(layout_of(values.size))
         plain = Plain(values.astype(np.float32), np.empty(0, np.int64))
         sent = quantize.encode(clip.encode(plain, state)[0], State())[0]
         back = clip.decode(quantize.decode(sent, [0], State())[0], [0], state)[0]
@@ -115,37 +114,23 @@ def invert(
     random = torch.Generator().manual_seed(
         int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
     )
-    best: Guess | None = None
-    evaluations = 0
-    for _ in range(attack.restarts):
-        guess = _from_one_start(model, clear, goal, shape, classes, attack, random)
-        evaluations += guess.evaluations
-        if best is None or guess.loss < best.loss:
-            best = guess
-    assert best is not None
-    return Guess(best.image, best.label, best.loss, evaluations)
 
+    def from_one_start() -> Guess:
+        start = torch.randn(math.prod(shape), dtype=torch.float64, generator=random)
+        pixels = (START_MEAN + START_SIGMA * start).requires_grad_()
+        label = torch.randn(classes, dtype=torch.float64, generator=random).requires_grad_()
 
-def _from_one_start(
-    model: nn.Module,
-    clear: Tensor,
-    goal: Tensor,
-    shape: tuple[int, int, int],
-    classes: int,
-    attack: Attack,
-    random: torch.Generator,
-) -> Guess:
-    start = torch.randn(math.prod(shape), dtype=torch.float64, generator=random)
-    pixels = (START_MEAN + START_SIGMA * start).requires_grad_()
-    label = torch.randn(classes, dtype=torch.float64, generator=random).requires_grad_()
+        def ours() -> Tensor:
+            guess = pixels.reshape(1, *shape), label.softmax(0)[None]
+            return gradient(model, *guess, graph=True)[clear]
 
-    def ours() -> Tensor:
-        guess = pixels.reshape(1, *shape), label.softmax(0)[None]
-        return gradient(model, *guess, graph=True)[clear]
+        best, losses = fit([pixels, label], ours, goal, attack)
+        image = best[0].clamp(0, 1).reshape(shape).numpy()
+        return Guess(image, int(best[1].argmax()), min(losses), len(losses) - 1)
 
-    best, losses = fit([pixels, label], ours, goal, attack)
-    image = best[0].clamp(0, 1).reshape(shape).numpy()
-    return Guess(image, int(best[1].argmax()), min(losses), len(losses) - 1)
+    guesses = [from_one_start() for _ in range(attack.restarts)]
+    best = min(guesses, key=lambda guess: guess.loss)
+    return replace(best, evaluations=sum(guess.evaluations for guess in guesses))
 
 
 def fit(

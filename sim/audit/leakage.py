@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flhe.coding.flatten import Entry, Layout
 from flhe.coding.select import Select
 from flhe.coding.sensitivity import Of, sensitivity
 from flhe.errors import ConfigError
@@ -33,6 +32,7 @@ from flhe_lab.audit.images import CLASSES, Images
 from flhe_lab.audit.inversion import Attack, Channel, Seen, gradient, invert
 from flhe_lab.audit.lenet import lenet
 from flhe_lab.audit.ssim import ssim
+from flhe_lab.bench.federation import layout_of
 from flhe_lab.bench.host import torch_threads
 from flhe_lab.bench.turns import Progress, silent
 
@@ -142,8 +142,7 @@ def hidden(scores: NDArray[Any], share: float) -> NDArray[np.bool_]:
     """Which coordinates are encrypted: the share with the highest scores, (length,)."""
     out = np.full(scores.size, share == 1)
     if 0 < share < 1:
-        layout = Layout((Entry("model", (scores.size,), "float32"),))
-        out[Select(share).of_map(scores, layout).coords] = True
+        out[Select(share).of_map(scores, layout_of(scores.size)).coords] = True
     return out
 
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.discrete_gaussian import DiscreteGaussian
-from flhe.coding.flatten import Entry, Layout
 from flhe.dpsgd import poisson_batch
+from flhe_lab.bench.federation import layout_of
 
 SITES, BITS = 5, 28
 CLIP = 1.0
@@ -68,7 +68,7 @@ def opened(
         return np.asarray(np.sum(sums, axis=0) / expected)
     noise = DiscreteGaussian(CLIP, multiplier, "record", divisor=expected, bits=BITS)
     codec = noise.counting_on(honest or len(sums))
-    state = codec.init(Layout((Entry("gradient", sums[0].shape, "float32"),)))
+    state = codec.init(layout_of(sums[0].size))
     one = np.ones(2, np.int64)  # the count and the weight of a site
     parts = [codec.encode(Plain(x.astype(np.float32), one), state)[0] for x in sums]
     values, extras = zip(*((part.values, part.extras) for part in parts), strict=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flhe.answer import Answer
+from flhe.command_group import option
 from flhe.errors import ConfigError
 
 DEFAULT = ("flashe", "sash")
@@ -35,56 +36,48 @@ def bench(
             help="Schemes; default: flashe and plain, with --round flashe and sash beside plain.",
         ),
     ] = None,
-    values: Annotated[int, typer.Option(help="Values in one update.")] = 1_200_000,
-    cohort: Annotated[int, typer.Option(help="Clients.")] = 10,
-    dropouts: Annotated[int, typer.Option(help="Clients whose upload is missing.")] = 0,
-    threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
+    values: Annotated[int, option("Values in one update.")] = 1_200_000,
+    cohort: Annotated[int, option("Clients.")] = 10,
+    dropouts: Annotated[int, option("Clients whose upload is missing.")] = 0,
+    threads: Annotated[int, option("Threads of one client.")] = 1,
     repeats: Annotated[
         int,
-        typer.Option(
-            help=f"Counted repeats, after a first one that does not count; {ROUNDS} rounds by default."
+        option(
+            f"Counted repeats, after a first one that does not count; {ROUNDS} rounds by default."
         ),
     ] = 20,
     peers: Annotated[
         bool,
-        typer.Option(
-            "--peers",
-            help="Time TenSEAL and python-paillier too; the latter from a sample.",
-        ),
+        option("Time TenSEAL and python-paillier too; the latter from a sample.", None, "--peers"),
     ] = False,
     whole: Annotated[
         bool,
-        typer.Option(
-            "--round",
-            help="Time whole rounds in one process, whose clients train a CNN.",
-        ),
+        option("Time whole rounds in one process, whose clients train a CNN.", None, "--round"),
     ] = False,
     deployed: Annotated[
         bool,
-        typer.Option(
+        option(
+            "With --round: a SuperLink and three SuperNodes, whose app trains nothing.",
+            None,
             "--deployed",
-            help="With --round: a SuperLink and three SuperNodes, whose app trains nothing.",
         ),
     ] = False,
     memory: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Measure what a node and the server hold at most, phase by phase; Linux only.",
+            None,
             "--memory",
-            help="Measure what a node and the server hold at most, phase by phase; Linux only.",
         ),
     ] = False,
-    task: Annotated[
-        str, typer.Option(help="With --round: the network; images are random.")
-    ] = "alexnet",
+    task: Annotated[str, option("With --round: the network; images are random.")] = "alexnet",
     images: Annotated[
         int,
-        typer.Option(
-            help="With --round: images for a client's training; a fifth as many for its evaluation."
-        ),
+        option("With --round: images for a client's training; a fifth as many for its evaluation."),
     ] = 500,
     patience: Annotated[
         float,
-        typer.Option(metavar="FACTOR", help="With --deployed: multiply every time limit."),
+        option("With --deployed: multiply every time limit.", "FACTOR"),
     ] = 1.0,
 ) -> Answer:
     """Time the encryption of one update, beside hard limits and other libraries; or whole rounds.

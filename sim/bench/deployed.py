@@ -38,14 +38,6 @@ if TYPE_CHECKING:
     from flhe.strategies.report import OnRound, Reporter, RoundReport
 
 APP, APP_ID = "flhe-rounds", "@flhe/flhe-rounds"
-CONFIG = """\
-scheme = "plain"
-values = 1000
-rounds = 3
-wait-s = 600.0
-place = ""
-report = ""
-"""
 
 CAPTION = (
     "Minimum and median; below them the ratio to plain, which is Flower's FedAvg. Clients add a number "
@@ -143,7 +135,7 @@ def bench(
 def _up(names: Sequence[str], setting: Setting, scratch: Path, logs: Logs) -> Iterator[Machines]:
     """The deployment runs; gone at the end."""
     app, port = scratch / "app", free_port()
-    synthetic.write_app(app, APP, __name__, CONFIG)
+    synthetic.write_app(app, APP, __name__, _config(PLAIN, setting, scratch))
     homes = {site: scratch / "homes" / site for site in SITES}
 
     def settings(site: str) -> dict[str, Value]:
@@ -161,6 +153,17 @@ def _up(names: Sequence[str], setting: Setting, scratch: Path, logs: Logs) -> It
             machines.start(site)
         yield machines
         machines.end()
+
+
+def _config(name: str, setting: Setting, place: Path) -> dict[str, Value]:
+    return {
+        "scheme": name,
+        "values": setting.values,
+        "rounds": setting.repeats + 2,  # no counted turn has the run's end in it
+        "wait-s": ROUND_S * setting.patience * 10,
+        "place": f"{place}",
+        "report": f"{place / 'report.jsonl'}",
+    }
 
 
 @dataclass
@@ -191,7 +194,11 @@ class Run:
                     whole(self.name, self._round, event["survivors"], len(SITES))
                     phases = ((phase["name"], phase["seconds"]) for phase in event["phases"])
                     return Lap.of(event["wall_s"], phases, self._waited)
-                self._hear(event)
+                if event["event"] == "failed":
+                    why = self.machines.logs.why("superlink", *SITES)
+                    raise FlheError(f"the run with {self.name} failed: {event['error']}{why}")
+                if event["event"] == "waited":
+                    self._waited = event["seconds"]
             self.machines.check()
             if time.monotonic() > until:
                 why = self.machines.logs.why("superlink", *SITES)
@@ -202,23 +209,8 @@ class Run:
                 )
             time.sleep(LOOK_S)
 
-    def _hear(self, event: dict[str, Any]) -> None:
-        if event["event"] == "waited":
-            self._waited = event["seconds"]
-        elif event["event"] == "failed":
-            why = self.machines.logs.why("superlink", *SITES)
-            raise FlheError(f"the run with {self.name} failed: {event['error']}{why}")
-
     def _submit(self) -> None:
         self.place.mkdir(mode=0o700)
-        report = self.place / "report.jsonl"
-        config: dict[str, Value] = {
-            "scheme": self.name,
-            "values": self.setting.values,
-            "rounds": self.setting.repeats + 2,  # no counted turn has the run's end in it
-            "wait-s": ROUND_S * self.setting.patience * 10,
-            "place": f"{self.place}",
-            "report": f"{report}",
-        }
+        config = _config(self.name, self.setting, self.place)
         self.machines.submit(self.name, run_words(APP_ID, config))
-        self._tail = Tail(report)
+        self._tail = Tail(Path(f"{config['report']}"))

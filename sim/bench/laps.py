@@ -15,6 +15,8 @@ from flhe_lab.bench.turns import Progress, Times, silent
 from flhe_lab.rehearsal.app import SCHEMES
 
 FORMAT, VERSION = "flhe rounds", 1
+KNOWN = ("apps_s", "cpu_s", "outside_s")
+"""What rounds in one process tell besides their seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class Lap:
             return None
         return self.train_s + self.evaluate_s
 
+    @property
+    def outside_s(self) -> float | None:
+        """Seconds besides the apps' own code."""
+        return None if self.apps_s is None else self.seconds - self.apps_s
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -58,21 +65,10 @@ class Row:
         """Of a whole round."""
         return times(lap.seconds for lap in self.laps)
 
-    @property
-    def apps(self) -> Times | None:
-        """Of the apps' own code in a round, where it is known."""
-        return _known(lap.apps_s for lap in self.laps)
-
-    @property
-    def outside(self) -> Times | None:
-        """Of a round besides the apps' own code."""
-        own = ((lap.seconds, lap.apps_s) for lap in self.laps)
-        return _known(None if apps is None else whole - apps for whole, apps in own)
-
-    @property
-    def cpu(self) -> Times | None:
-        """Of this process's processor in a round, where it is known."""
-        return _known(lap.cpu_s for lap in self.laps)
+    def known(self, name: str) -> Times | None:
+        """Of what `Lap` has under this name, such as "apps_s"; None where it is not known."""
+        found = [getattr(lap, name) for lap in self.laps]
+        return None if None in found else times(found)
 
     @property
     def phases(self) -> dict[str, float]:
@@ -90,28 +86,20 @@ class Row:
         time: only what is beside the apps differs. Both are of medians.
         """
         own, base = self.seconds, plain.seconds
-        found: dict[str, float | None] = {
+        cpu, theirs = self.known("cpu_s"), plain.known("cpu_s")
+        rest, less = self.known("outside_s"), plain.known("outside_s")
+        return {
             "min": own.min / base.min,
             "median": own.median / base.median,
-            "cpu": None,
-            "apart": None,
+            "cpu": cpu.median / theirs.median if cpu and theirs else None,
+            "apart": 1 + (rest.median - less.median) / base.median if rest and less else None,
         }
-        if self.cpu and plain.cpu:
-            found["cpu"] = self.cpu.median / plain.cpu.median
-        if self.outside and plain.outside:
-            found["apart"] = 1 + (self.outside.median - plain.outside.median) / base.median
-        return found
 
 
 def times(seconds: Iterable[float]) -> Times:
     """The least and the median."""
     found = list(seconds)
     return Times(min(found), statistics.median(found))
-
-
-def _known(seconds: Iterable[float | None]) -> Times | None:
-    found = list(seconds)
-    return None if None in found else times(each for each in found if each is not None)
 
 
 def contenders(schemes: Sequence[str]) -> tuple[str, ...]:
@@ -160,9 +148,7 @@ def to_data(rows: Sequence[Row], setting: Any) -> dict[str, Any]:
                 "name": row.name,
                 "round_s": asdict(row.seconds),
                 "ratio": row.over(rows[0]),
-                "apps_s": row.apps and asdict(row.apps),
-                "cpu_s": row.cpu and asdict(row.cpu),
-                "outside_s": row.outside and asdict(row.outside),
+                **{name: (of := row.known(name)) and asdict(of) for name in KNOWN},
                 "phases_s": row.phases,
                 "rounds": [asdict(lap) for lap in row.laps],
             }

@@ -28,7 +28,6 @@ from flhe.keys.roster.roster import Member, Roster
 from flhe.math import ring
 from flhe.math.buffers import empty
 from flhe.math.prg import random_elements
-from flhe.math.shamir import Shamir
 from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer, Seed
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
@@ -54,6 +53,8 @@ def update_of(setting: Setting, rank: int) -> NDArray[np.int32]:
 
 class Members:
     """A group that is made up: its identities by rank, and the epoch of rank 0."""
+
+    projected = False
 
     def __init__(self, setting: Setting) -> None:
         self.setting, size = setting, setting.cohort
@@ -118,8 +119,6 @@ class SashMembers(Members):
 
     The survivors upload, and answer to the end.
     """
-
-    projected = False
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -207,8 +206,6 @@ class Pairwise(Members):
     The sum is made from the senders' side; what the server makes of it is checked each time.
     """
 
-    projected = False
-
     def __init__(self, setting: Setting, degree: int | None) -> None:
         super().__init__(setting)
         size = setting.cohort
@@ -260,8 +257,7 @@ class Pairwise(Members):
             )
             for r in range(count)
         }
-        shamir = Shamir(plan.graph.holders, plan.threshold, plan.threshold - 1)
-        shares = [shamir.share(row).astype("<u8") for row in rows]
+        shares = [plan.shamir.share(row).astype("<u8") for row in rows]
         place = [{other: i for i, other in enumerate(plan.graph.around(r))} for r in range(count)]
         self._boxes = {
             r: seal_to(

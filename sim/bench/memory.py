@@ -23,10 +23,9 @@ from rich.table import Table
 
 from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, FlheError
-from flhe.mods.records import to_pieces
 from flhe.node.checkpoint import open_checkpoint
 from flhe.schemes.registry import SCHEMES
-from flhe.strategies import HEStrategy
+from flhe.strategies import HEStrategy, save_sealed
 from flhe.strategies.overhead import ADD
 from flhe.strategies.report import RoundReport
 from flhe_lab.bench.apart import WAIT_S, Apart
@@ -84,15 +83,14 @@ def measure(scheme: str, values: int, progress: Progress = silent) -> list[Held]
             stage_timeout=WAIT_S,
             on_round=note,
         )
-        arrays = run.start(grid, start, ROUNDS, timeout=WAIT_S).arrays
+        result = run.start(grid, start, ROUNDS, timeout=WAIT_S)
         if chosen.reader == "clients":
             sealed = Path(name) / "model.flhe"
-            with sealed.open("wb") as file:
-                file.writelines(to_pieces(arrays))
-            arrays.clear()
+            save_sealed(result, sealed)
+            result.arrays.clear()
             after = open_checkpoint(sealed, Path(name) / "node-0").masters
         else:
-            after = {key: array.numpy() for key, array in arrays.items()}
+            after = {key: array.numpy() for key, array in result.arrays.items()}
         _check(start, after)
     return [*_phases(grid.peaks[ends[-2] :], 4 * values), Held(SERVER, *added[-1])]
 

@@ -6,7 +6,7 @@ take minutes and show nothing more, since adding costs the same whatever is insi
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
-from flhe.packages import install_hint
+from flhe.math.ring import is_prime
+from flhe.packages import require
 from flhe_lab.bench.contender import Contender, Setting, Vector, Work, averaging
 
 SLOTS = 4096
@@ -231,11 +231,8 @@ def bfv(
 
 def plain_modulus(above: int, step: int) -> int:
     """Smallest prime above `above` that is 1 modulo `step`: BFV batches under such a modulus."""
-    candidate = above // step * step + 1
-    while True:
-        candidate += step
-        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
-            return candidate
+    first = above // step * step + step + 1
+    return next(number for number in itertools.count(first, step) if is_prime(number))
 
 
 def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
@@ -253,10 +250,7 @@ def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
 
 def tenseal() -> Any:
     """Give the module; ConfigError where it is not installed."""
-    try:
-        import tenseal
-    except ImportError:
-        raise ConfigError(
-            f"TenSEAL is not installed; the [peers] extra brings it: {install_hint('peers')}"
-        ) from None
+    require("TenSEAL, to be compared with,", "peers", ("tenseal",))
+    import tenseal
+
     return tenseal

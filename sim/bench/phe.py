@@ -17,7 +17,7 @@ import numpy as np
 
 from flhe.coding.slots import Slots
 from flhe.errors import ConfigError
-from flhe.packages import install_hint
+from flhe.packages import install_hint, require
 from flhe_lab.bench.contender import Contender, Setting, Vector, averaging
 
 KEY_BITS = 3072
@@ -139,13 +139,9 @@ def phe_keys(key_bits: int = KEY_BITS) -> Keys:
 
 def library() -> Any:
     """Give `phe.paillier`; ConfigError unless it is there and computes with gmpy2."""
-    try:
-        from phe import paillier, util
-    except ImportError:
-        raise ConfigError(
-            "python-paillier is not installed; the [peers] extra brings it: "
-            f"{install_hint('peers')}"
-        ) from None
+    require("python-paillier, to be compared with,", "peers", ("phe",))
+    from phe import paillier, util
+
     if not util.HAVE_GMP:
         raise ConfigError(
             "--peers: phe computes without gmpy2, which makes it faster: "

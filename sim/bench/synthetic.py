@@ -6,7 +6,7 @@ so that what a process holds is Flower's and ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
     from flhe.strategies.report import Reporter
+    from flhe_app.superlink import Value
     from flhe_app.tasks.base import Data, Examples
     from flhe_app.tasks.workloads import Workload
 
@@ -52,13 +53,20 @@ serverapp = "server_app:app"
 clientapp = "client_app:app"
 
 [tool.flwr.app.config]
-{config}"""
+{config}
+"""
 
 
-def write_app(directory: Path, name: str, module: str, config: str) -> None:
-    """Write a Flower app into a new directory: `client_app()` and `server_app()` of a module."""
+def write_app(directory: Path, name: str, module: str, config: Mapping[str, Value]) -> None:
+    """Write a Flower app into a new directory: `client_app()` and `server_app()` of a module.
+
+    `config` is the run config of one of its runs; others may have other values of the same names.
+    """
+    from flhe_app.superlink import pairs
+
     directory.mkdir()
-    (directory / "pyproject.toml").write_text(PYPROJECT.format(name=name, config=config))
+    text = PYPROJECT.format(name=name, config=pairs(config, "\n"))
+    (directory / "pyproject.toml").write_text(text)
     for side in ("server_app", "client_app"):
         text = f"from {module} import {side}\n\napp = {side}()\n"
         (directory / f"{side}.py").write_text(text)

@@ -111,7 +111,9 @@ APART = ("processor,\nmedian", "clients'\napps", "besides\nthem", "ratio if apps
 
 def round_table(rows: Sequence[Row], title: str, caption: str) -> Table:
     """Seconds of rounds; below them the ratio to the first row's."""
-    base, apart = rows[0], rows[0].apps is not None
+    from flhe_lab.bench.laps import KNOWN
+
+    base, apart = rows[0], rows[0].known("apps_s") is not None
     out = _table(title, caption, *ROUND, *(APART if apart else ()))
     for row in rows:
         ratio = {name: "" if row is base else _ratio(r) for name, r in row.over(base).items()}
@@ -119,13 +121,9 @@ def round_table(rows: Sequence[Row], title: str, caption: str) -> Table:
             seconds(row.seconds.min) + ratio["min"],
             seconds(row.seconds.median) + ratio["median"],
         ]
-        if row.apps and row.outside and row.cpu:
-            cells += [
-                seconds(row.cpu.median) + ratio["cpu"],
-                seconds(row.apps.median),
-                seconds(row.outside.median),
-                ratio["apart"].lstrip(),
-            ]
+        if apart:
+            apps, cpu, outside = (seconds(t.median) for n in KNOWN if (t := row.known(n)))
+            cells += [cpu + ratio["cpu"], apps, outside, ratio["apart"].lstrip()]
         out.add_row(row.name, *cells)
     return out
 

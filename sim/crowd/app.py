@@ -36,17 +36,6 @@ if TYPE_CHECKING:
 
 TELL_S = 0.5
 
-CONFIG = """\
-values = 1000
-nodes = 3
-rounds = 1
-drops = 0
-scheme = "sash"
-timeout = 600.0
-report = ""
-clocks = ""
-"""
-
 Next = Callable[["Message", "Context"], "Message"]
 
 

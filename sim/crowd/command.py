@@ -7,9 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from flhe.answer import Answer, notes
+from flhe.command_group import option
 from flhe.errors import ConfigError, FlheError
 
 if TYPE_CHECKING:
@@ -22,16 +21,14 @@ TIMEOUT_S = 3600.0
 
 
 def crowd(
-    clients: Annotated[
-        str, typer.Option(help="Numbers of clients, separated by commas.")
-    ] = CLIENTS,
-    values: Annotated[int, typer.Option(help="Values in the model.")] = 10_000,
-    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 2,
-    drops: Annotated[float, typer.Option(help="Share of clients that drop out of a round.")] = 0.0,
-    timeout: Annotated[float, typer.Option(help="Maximum time of one run in seconds.")] = TIMEOUT_S,
+    clients: Annotated[str, option("Numbers of clients, separated by commas.")] = CLIENTS,
+    values: Annotated[int, option("Values in the model.")] = 10_000,
+    rounds: Annotated[int, option("Rounds of each run.")] = 2,
+    drops: Annotated[float, option("Share of clients that drop out of a round.")] = 0.0,
+    timeout: Annotated[float, option("Maximum time of one run in seconds.")] = TIMEOUT_S,
     figure: Annotated[
         Path | None,
-        typer.Option("--figure", metavar="FILE", help="Draw the results into FILE, a .svg."),
+        option("Draw the results into FILE, a .svg.", "FILE", "--figure"),
     ] = None,
 ) -> Answer:
     """Run SASH with more and more virtual clients on Ray, and project ten times as many."""

@@ -7,9 +7,8 @@ A whole follows the sum of its parts' laws: fitted apart, it might grow more slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -56,21 +55,14 @@ class Growth:
 
 def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]) -> Growth:
     """Lay the law of these powers through the points."""
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
+
     n, y = np.asarray(clients, np.float64), np.asarray(found, np.float64)
     terms = sorted(set(powers))
-    best: tuple[float, tuple[float, ...]] | None = None
-    for count in range(1, min(len(terms), len(set(clients))) + 1):
-        for chosen in combinations(terms, count):
-            scaled = np.stack([n**p / y for p in chosen], axis=1)
-            solved = np.linalg.lstsq(scaled, np.ones_like(y), rcond=None)[0]
-            if solved.min() < 0:
-                continue
-            off = float(np.sum((scaled @ solved - 1) ** 2))
-            if best is None or off < best[0] * (1 - 1e-9):
-                by_power = dict(zip(chosen, solved.tolist(), strict=True))
-                best = off, tuple(by_power.get(p, 0.0) for p in terms)
-    assert best is not None  # one term alone has a factor above 0
-    return _against(clients, found, tuple(terms), best[1])
+    rows = np.stack([n**p / y for p in terms], axis=1)
+    scale = rows.max(axis=0)
+    factors = nnls(rows / scale, np.ones_like(y))[0] / scale
+    return _against(clients, found, dict(zip(terms, factors.tolist(), strict=True)))
 
 
 def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
@@ -78,23 +70,20 @@ def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[fl
 
     `clients` and `found` are the whole as it was measured: the residual is its distance from the sum.
     """
-    powers = sorted({p for part in parts for p in part.powers})
-    factors = dict.fromkeys(powers, 0.0)
+    factors: dict[int, float] = {}
     for part in parts:
         for p, c in zip(part.powers, part.factors, strict=True):
-            factors[p] += c
-    return _against(clients, found, tuple(powers), tuple(factors.values()))
+            factors[p] = factors.get(p, 0.0) + c
+    return _against(clients, found, factors)
 
 
 def _against(
-    clients: Sequence[int],
-    found: Sequence[float],
-    powers: tuple[int, ...],
-    factors: tuple[float, ...],
+    clients: Sequence[int], found: Sequence[float], factors: Mapping[int, float]
 ) -> Growth:
-    law = Growth(powers, factors, 0.0, len(found))
-    residual = max(abs(law.at(n) / y - 1) for n, y in zip(clients, found, strict=True))
-    return Growth(powers, factors, residual, len(found))
+    powers = tuple(sorted(factors))
+    law = Growth(powers, tuple(factors[p] for p in powers), 0.0, len(found))
+    off = (abs(law.at(n) / y - 1) for n, y in zip(clients, found, strict=True))
+    return replace(law, residual=max(off))
 
 
 FURTHER = 10
@@ -141,15 +130,16 @@ def _moved(run: Found, *, of_round: bool) -> float:
     return total / run.asked.clients / 1e3
 
 
-def _other_bytes(run: Found) -> int:
-    # A process's own peak counts shared pages in full, and peaks need not coincide.
-    return max(run.tree_bytes - run.server_bytes - run.actor_bytes, 0)
-
-
 MEMORY = (
     Quantity("server's process", "MB", lambda r: r.server_bytes / 1e6, (0, 1, 2)),
     Quantity("one actor", "MB", lambda r: r.actor_bytes / 1e6, (0, 1)),
-    Quantity("other processes", "MB", lambda r: _other_bytes(r) / 1e6, (0, 1)),
+    Quantity(
+        "other processes",
+        "MB",
+        # A process's own peak counts shared pages in full, and peaks need not coincide.
+        lambda r: max(r.tree_bytes - r.server_bytes - r.actor_bytes, 0) / 1e6,
+        (0, 1),
+    ),
 )
 """Parts of the memory of all processes; the last one is Ray's own processes and further actors."""
 

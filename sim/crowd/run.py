@@ -58,7 +58,7 @@ class RayRun:
         with temporary() as scratch:
             self._log = scratch / "flower.log"
             self._log.touch(mode=0o600)
-            write_app(scratch / "app", "flhe-crowd", crowd_app.__name__, crowd_app.CONFIG)
+            write_app(scratch / "app", "flhe-crowd", crowd_app.__name__, self._config(scratch))
             (scratch / "clocks").mkdir()
             children = Children(environment(scratch / "nodes", scratch), scratch)
             try:
@@ -69,19 +69,22 @@ class RayRun:
         self._found.wall_s = time.monotonic() - began
         return self._found
 
-    def _watch(self, scratch: Path, children: Children) -> None:
-        asked = self._asked
-        config: dict[str, Value] = {
-            "values": asked.values,
-            "nodes": asked.clients,
-            "rounds": asked.rounds,
-            "drops": asked.drops,
+    def _config(self, scratch: Path) -> dict[str, Value]:
+        return {
+            "scheme": "sash",
+            "values": self._asked.values,
+            "nodes": self._asked.clients,
+            "rounds": self._asked.rounds,
+            "drops": self._asked.drops,
             "timeout": self._timeout,
             "clocks": str(scratch / "clocks"),
             "report": str(scratch / "report.jsonl"),
         }
+
+    def _watch(self, scratch: Path, children: Children) -> None:
+        app, clients, config = scratch / "app", self._asked.clients, pairs(self._config(scratch))
         superlink, stream = start_simulation(
-            children, self._log, scratch, scratch / "app", asked.clients, pairs(config), self.fail
+            children, self._log, scratch, app, clients, config, self.fail
         )
         tail, ended = Tail(scratch / "report.jsonl"), float("inf")
         while True:

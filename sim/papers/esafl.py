@@ -22,6 +22,7 @@ Source: Wu, Zhang, Luo, "ESAFL", Sec. 5.2.1, Fig. 2. Ours: `flhe.schemes.esafl.s
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 from collections.abc import Iterable, Sequence
@@ -140,11 +141,8 @@ def multiply(x: Sequence[int], y: Sequence[int]) -> Poly:
 
 def times_ones(x: Sequence[int]) -> Poly:
     """Product with 1 + x + ... + x^(n-1), modulo x^n + 1."""
-    total, before, out = sum(x), 0, []
-    for each in x:
-        before += each
-        out.append(2 * before - total)
-    return out
+    total = sum(x)
+    return [2 * before - total for before in itertools.accumulate(x)]
 
 
 def _at(x: Sequence[int], width: int) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections import namedtuple
-from importlib import resources
+from pathlib import Path
 from typing import Any
+
+from flhe_lab.advise.toml_files import load_toml
 
 _SIZE = re.compile(r"([0-9.]+) ([KMG])B")
 MB = 1 << 20
@@ -25,8 +26,7 @@ def rows(paper: str, table: str) -> tuple[Any, ...]:
 
 @functools.cache
 def _read() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath("published.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return load_toml(Path(__file__).with_name("published.toml"))
 
 
 def _number(cell: Any) -> Any:

@@ -51,18 +51,6 @@ WAIT_S = 240.0
 _LOOK_S = 0.05
 
 APP_ID, NAME = "@flhe/flhe-loopback", "flhe-loopback"
-CONFIG = """\
-scheme = "flashe"
-values = 1000
-nodes = 3
-rounds = 3
-max-examples = 1000
-wait-s = 240.0
-place = ""
-report = ""
-lr = 0.5
-resume = false
-"""
 
 RATES = (0.5, 0.25)
 """Learning rate that apps are told, and the one where a run is resumed with another."""
@@ -106,11 +94,6 @@ class Plan:
                 f"--rounds {self.rounds}: a node is killed in round {HOLD_ROUND} and comes back, which "
                 f"takes {HOLD_ROUND + 1} rounds; use more, or --no-kill"
             )
-
-
-def write_app(directory: Path) -> None:
-    """Write the Flower app into a new directory."""
-    synthetic.write_app(directory, NAME, __name__, CONFIG)
 
 
 def examples(site: int) -> int:

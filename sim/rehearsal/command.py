@@ -8,9 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from flhe.answer import Answer
+from flhe.command_group import option
 from flhe.errors import FlheError
 
 if TYPE_CHECKING:
@@ -23,26 +22,22 @@ if TYPE_CHECKING:
 
 def rehearse(
     scheme: Annotated[
-        list[str] | None, typer.Option(help="A scheme to run; repeatable. All run at once.")
+        list[str] | None, option("A scheme to run; repeatable. All run at once.")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 3,
-    values: Annotated[int, typer.Option(help="Values of the model.")] = 5_000,
-    kill: Annotated[
-        bool, typer.Option("--kill/--no-kill", help="Kill a SuperNode in round 2.")
-    ] = True,
+    rounds: Annotated[int, option("Rounds of training.")] = 3,
+    values: Annotated[int, option("Values of the model.")] = 5_000,
+    kill: Annotated[bool, option("Kill a SuperNode in round 2.", None, "--kill/--no-kill")] = True,
     renew: Annotated[
         bool,
-        typer.Option(
-            "--renew", help="Stop each run after round 1, and resume it with another rate."
-        ),
+        option("Stop each run after round 1, and resume it with another rate.", None, "--renew"),
     ] = False,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Leave everything up until Ctrl-C, and print where it is."),
+        option("Leave everything up until Ctrl-C, and print where it is.", None, "--keep"),
     ] = False,
     patience: Annotated[
         float,
-        typer.Option(metavar="FACTOR", help="Multiply every time limit, for a busy machine."),
+        option("Multiply every time limit, for a busy machine.", "FACTOR"),
     ] = 1.0,
 ) -> Answer:
     """Rehearse a deployment on this machine, and search its traffic.

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from flhe.errors import FlheError
+from flhe.schemes.seal_format import varint
 from flhe.wire import canonical
 
 LONG, LEAST = 5, 4
@@ -70,16 +71,6 @@ def in_values(values: Iterable[object], count: int) -> int:
         elif isinstance(value, int | float):
             found += bool(np.float32(value) == np.float32(count))
     return found
-
-
-def varint(number: int) -> bytes:
-    """A number of 0 or more as protobuf writes it: seven bits a byte, the lowest first."""
-    out = bytearray()
-    while number >> 7:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def _leaves(value: object) -> Iterator[object]:

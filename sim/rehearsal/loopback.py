@@ -27,6 +27,7 @@ from flhe_app.environment import free_port
 from flhe_app.outcome import Tail
 from flhe_app.shelf import serving
 from flhe_app.superlink import LOOK_S, Value
+from flhe_lab.bench.synthetic import write_app
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets
 from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND, RATES, SITES, VICTIM, Plan
@@ -100,7 +101,8 @@ class Loopback:
             "setting up sites and a coordinator: flhe site init, federation new, add, publish, join"
         )
         app = self.scratch / "app"
-        loopback_app.write_app(app)
+        config = self._config(self.plan.schemes[0], self.scratch)
+        write_app(app, loopback_app.NAME, loopback_app.__name__, config)
         homes = {name: self.home(name) for name in SITES}
         relay = free_port()
         self.trust: Trust = provide(
@@ -202,7 +204,10 @@ class Loopback:
 
     def _words(self, scheme: str, place: Path, *, resume: bool = False) -> tuple[str, ...]:
         """The words of `flwr` that start a run, or one that goes on with it."""
-        config: dict[str, Value] = {
+        return run_words(loopback_app.APP_ID, self._config(scheme, place, resume=resume))
+
+    def _config(self, scheme: str, place: Path, *, resume: bool = False) -> dict[str, Value]:
+        return {
             "scheme": scheme,
             "values": self.plan.values,
             "nodes": len(SITES),
@@ -214,7 +219,6 @@ class Loopback:
             "lr": RATES[resume],
             "resume": resume,
         }
-        return run_words(loopback_app.APP_ID, config)
 
     def _look(self) -> None:
         """Take in what runs report and what is in the state directories; see that all goes on."""

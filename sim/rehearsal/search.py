@@ -11,7 +11,7 @@ at most, are integers to some: they are looked for in both byte orders.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -95,7 +95,8 @@ class Search:
     def seen(self, data: bytes) -> Words:
         """Windows of secrets that are in `data`, ascending, each once."""
         hits = [np.empty(0, np.uint64)]
-        for piece in (data, *_joined(decoded(data))):
+        # Apart from each other: zeros between them would be those that floats begin with.
+        for piece in (data, _BETWEEN.join(decoded(data))):
             for start in range(min(WINDOW, max(len(piece) - WINDOW + 1, 0))):
                 count = (len(piece) - start) // WINDOW
                 here = np.frombuffer(piece, "<u8", count, start)
@@ -134,10 +135,3 @@ def _telling(words: Words) -> Words:
 
 def _low(words: Words) -> NDArray[np.int64]:
     return (words & np.uint64((1 << _SIEVE_BITS) - 1)).astype(np.int64)
-
-
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces as one, apart: zeros between them would be those that floats begin with."""
-    joined = _BETWEEN.join(pieces)
-    if joined:
-        yield joined

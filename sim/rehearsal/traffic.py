@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives import serialization
 
 from flhe.mods import records
+from flhe.provision.node_key import pem, public_of
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.bench.synthetic import initial
@@ -155,11 +155,9 @@ def _controls(
     publics = loopback.trust.roster.publics
     raw = all(share_seen(public, ups) == 1.0 for public in publics)
     yield "identities' public keys, raw", raw
-    keys = map(loopback.trust.public_key, loopback.trust.sites)
-    read, form = serialization.load_ssh_public_key, serialization.PublicFormat.SubjectPublicKeyInfo
     # As Flower sends them, before base64.
-    pems = (read(key.read_bytes()).public_bytes(serialization.Encoding.PEM, form) for key in keys)
-    encoded = all(share_seen(pem, ups) == 1.0 for pem in pems)
+    points = (public_of(site / "node.key") for site in loopback.trust.sites.values())
+    encoded = all(share_seen(pem(point), ups) == 1.0 for point in points)
     yield "SuperNodes' public keys, in base64", encoded
     some = next(iter(sorted(down)), "")
     yield "an object's id, in hex", bool(some) and share_seen(bytes.fromhex(some), ups) == 1.0

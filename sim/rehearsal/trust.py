@@ -56,10 +56,6 @@ class Trust:
         """The roster that the sites have joined."""
         return Published.read(self.desk / f"{NAME}.flhe").roster
 
-    def public_key(self, site: str) -> Path:
-        """The public key of a site's SuperNode, OpenSSH's."""
-        return self.desk / "supernodes" / f"{site}.pub"
-
     def scalar(self, site: str) -> bytes:
         """The secret number of a site's SuperNode key, 48 bytes, big-endian."""
         key = load_ssh_private_key((self.sites[site] / "node.key").read_bytes(), None)

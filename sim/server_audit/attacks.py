@@ -52,10 +52,6 @@ def _best(view: View, setting: Setting, found: Floats | None) -> Outcome:
     return Outcome(cosine(guess, setting.update(VICTIM)), refusals=tuple(sorted(view.refusals)))
 
 
-def _listens(_system: System, setting: Setting, listened: View) -> Outcome:
-    return _best(listened, setting, None)
-
-
 def _asks(
     system: System, setting: Setting, question: Callable[[Probe], Floats | None], *, before: bool
 ) -> Outcome:
@@ -133,7 +129,7 @@ def _total(view: View, number: int, setting: Setting) -> float | None:
 
 TEXTS = load_toml(Path(__file__).with_name("texts.toml"))
 _RUNS: Mapping[str, Run] = {
-    "listens": _listens,
+    "listens": lambda _, s, listened: _best(listened, s, None),
     "plain training": lambda system, s, _: _asks(
         system, s, lambda probe: probe.plain(s.first()), before=True
     ),

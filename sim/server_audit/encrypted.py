@@ -17,7 +17,7 @@ from flhe.mods import HEMod, records
 from flhe.node.store import Store
 from flhe.schemes.base import Scheme
 from flhe_lab.server_audit.grid import Heard, LyingGrid
-from flhe_lab.server_audit.liar import Liar, Probe
+from flhe_lab.server_audit.liar import Liar
 from flhe_lab.server_audit.script import Script, View
 from flhe_lab.server_audit.task import VICTIM, Floats, Setting, client_app
 
@@ -48,16 +48,15 @@ class Encrypted:
             )
             with grid:
                 liar = Liar(self.scheme, setting, script, grid)
-                probe = Probe(grid, setting)
                 if script.before is not None:
-                    script.before(probe)
+                    script.before(liar.probe())
                 arrays = records.from_numpy(setting.arrays(setting.first()))
                 told = {"lr": setting.rate}
                 try:
                     liar.start(grid, arrays, len(script.rounds), train_config=told)
-                except FlheError as error:
-                    view.stopped = str(error)
-                if liar.aside is not None and not view.stopped:
+                except FlheError:
+                    liar.aside = None  # a site has ended the run, before the question or after it
+                if liar.aside is not None:
                     raise FlheError("nobody was asked to evaluate: nothing was tried")
                 view.rounds[:] = [
                     dataclasses.replace(seen, masked=_masked(grid.heard, number, setting))

@@ -24,7 +24,7 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flhe_lab.bench.flower_secagg import Strategy, configs_of, legacy_context
 from flhe_lab.bench.flower_secagg import grid as replies_of
 from flhe_lab.server_audit.grid import FIRST, LyingGrid
-from flhe_lab.server_audit.script import Ask, Script, Seen, View
+from flhe_lab.server_audit.script import Ask, Probe, Script, Seen, View
 from flhe_lab.server_audit.task import (
     VICTIM,
     Floats,
@@ -42,29 +42,6 @@ OWN = 2
 
 Told = Callable[[Floats, float], RecordDict]
 """(model, learning rate) -> the message that asks for training."""
-
-
-@dataclass(slots=True)
-class _Probe:
-    """Flower's ordinary messages to the victim."""
-
-    grid: LyingGrid
-    setting: Setting
-    training: Told
-    evaluation: Callable[[Floats], RecordDict]
-
-    def loss(self, model: Floats) -> float | None:
-        """See `Probe`."""
-        answer = self.grid.ask(VICTIM, self.evaluation(model), "evaluate")
-        if answer.has_error():
-            return None
-        told = [r["loss"] for r in answer.content.metric_records.values() if "loss" in r]
-        return float(told[0]) if told else None  # type: ignore[arg-type]
-
-    def plain(self, model: Floats) -> Floats | None:
-        """See `Probe`."""
-        asked = self.training(model, self.setting.rate)
-        return in_clear(self.grid.ask(VICTIM, asked, "train"), model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +70,8 @@ class PlainFedAvg:
             mean = sum((updates[s] * weights[s] for s in kept), np.zeros(model.size)) / total
             return Seen(mean, total, updates.get(VICTIM))
 
-        probe = _Probe(grid, setting, training, lambda model: training(model, 0.0))
-        return _play(grid, setting, script, probe, round_)
+        evaluation = partial(training, rate=0.0)
+        return _play(grid, setting, script, training, evaluation, round_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +94,8 @@ class FlowerSecAgg:
             return compat.evaluateins_to_recorddict(asked, True)
 
         grid = LyingGrid(legacy_app(setting, secaggplus_mod), setting.sites + OWN)
-
-        probe = _Probe(grid, setting, training, evaluation)
-        return _play(grid, setting, script, probe, partial(_secagg_round, grid, setting))
+        round_ = partial(_secagg_round, grid, setting)
+        return _play(grid, setting, script, training, evaluation, round_)
 
 
 def _secagg_round(grid: LyingGrid, setting: Setting, ask: Ask, model: Floats) -> Seen:
@@ -173,11 +149,23 @@ def _play(
     grid: LyingGrid,
     setting: Setting,
     script: Script,
-    probe: _Probe,
+    training: Told,
+    evaluation: Callable[[Floats], RecordDict],
     round_: Callable[[Ask, Floats], Seen],
 ) -> View:
     """Play a script: rounds, and after each one an evaluation by all."""
-    view, first = View(), setting.first()
+
+    def loss(model: Floats) -> float | None:
+        answer = grid.ask(VICTIM, evaluation(model), "evaluate")
+        if answer.has_error():
+            return None
+        told = [r["loss"] for r in answer.content.metric_records.values() if "loss" in r]
+        return float(told[0]) if told else None  # type: ignore[arg-type]
+
+    def plain(model: Floats) -> Floats | None:
+        return in_clear(grid.ask(VICTIM, training(model, setting.rate), "train"), model)
+
+    view, first, probe = View(), setting.first(), Probe(loss, plain)
     model = first
     with grid:
         if script.before is not None:
@@ -192,6 +180,6 @@ def _play(
             if number == 1 and script.aside is not None:
                 script.aside(probe)
             for site in range(setting.sites):
-                grid.ask(site, probe.evaluation(model), "evaluate")
+                grid.ask(site, evaluation(model), "evaluate")
         grid.note(view)
     return view

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -50,12 +49,8 @@ class LyingGrid(InProcessGrid):
 
     def ask(self, site: int, content: RecordDict, kind: str) -> Message:
         """Ask one site, and wait for its answer; TimeoutError where none comes."""
-        [message_id] = super().push_messages([Message(content, FIRST + site, kind)])
-        until = time.monotonic() + WAIT_S
-        while (left := until - time.monotonic()) > 0:
-            for reply in self.pull_messages([message_id]):
-                return reply
-            self.wait_for_reply(left)
+        for reply in self.send_and_receive([Message(content, FIRST + site, kind)], timeout=WAIT_S):
+            return reply
         raise TimeoutError(f"site {site} did not answer")
 
     def _put(self, message_id: str, reply: Message) -> None:

@@ -7,8 +7,7 @@ read, and changes messages on their way. Whatever stops it then is a site.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from flhe.training.model import Model
 from flhe.training.schedule import Settings
 from flhe.training.update import ServerReader, served
 from flhe_lab.server_audit.grid import FIRST, Heard, LyingGrid
-from flhe_lab.server_audit.script import Ask, Script, Seen
+from flhe_lab.server_audit.script import Ask, Probe, Script, Seen
 from flhe_lab.server_audit.task import VICTIM, Floats, Setting, flat, in_clear
 
 SECONDS = 60.0
@@ -41,13 +40,11 @@ MAX_EXAMPLES = 1000
 class _Careless(Sampling):
     """A sum is enough for this server whoever is in it."""
 
-    def needed(self, fed: Any) -> int:
-        """One update."""
-        del fed
+    def needed(self, _fed: Any) -> int:
         return 1
 
     def check(self, fed: Any) -> None:
-        """Refuse nothing."""
+        pass
 
 
 class Liar(SchemeFedAvg):
@@ -140,8 +137,28 @@ class Liar(SchemeFedAvg):
         """Ask aside what the script has, once, before the sites have evaluated anything."""
         aside, self.aside = self.aside, None
         if aside is not None:
-            aside(Probe(self._net, self._setting, self))
+            aside(self.probe(self._loss))
         super()._evaluate(fed, number, timeout, result)
+
+    def probe(self, loss: Callable[[Floats], float | None] = lambda _: None) -> Probe:
+        """Questions beside the rounds; without `loss` those alone that are plain Flower's."""
+
+        def plain(model: Floats) -> Floats | None:
+            asked = self._setting.training(model, self._setting.rate)
+            return in_clear(self._net.ask(VICTIM, asked, "train"), model)
+
+        return Probe(loss, plain)
+
+    def _loss(self, model: Floats) -> float | None:
+        """As the victim tells it, or what it adds to the sum of the others."""
+        since, sites = len(self._net.heard), range(self._setting.sites)
+        whole = self.evaluation(model, sites)
+        if told := _losses(self._net.heard[since:]):
+            return told[0]
+        rest = whole and self.evaluation(model, [site for site in sites if site != VICTIM])
+        if whole is None or rest is None:
+            return None
+        return (whole[0] * whole[1] - rest[0] * rest[1]) / (whole[1] - rest[1])
 
     def evaluation(self, model: Floats, sites: Iterable[int]) -> tuple[float, float] | None:
         """Have sites evaluate a model of the server's choice.
@@ -216,33 +233,6 @@ class Liar(SchemeFedAvg):
                 fed.ledger.start_model(start)
                 fed.initial = records.from_numpy(start.arrays())
         return found
-
-
-@dataclass(slots=True)
-class Probe:
-    """Questions beside the rounds. Those in flhe's messages take a strategy that has begun."""
-
-    grid: LyingGrid
-    setting: Setting
-    liar: Liar | None = None
-
-    def loss(self, model: Floats) -> float | None:
-        """See `Probe`: as the victim tells it, or what it adds to the sum of the others."""
-        if self.liar is None:
-            return None
-        since, sites = len(self.grid.heard), range(self.setting.sites)
-        whole = self.liar.evaluation(model, sites)
-        if told := _losses(self.grid.heard[since:]):
-            return told[0]
-        rest = whole and self.liar.evaluation(model, [site for site in sites if site != VICTIM])
-        if whole is None or rest is None:
-            return None
-        return (whole[0] * whole[1] - rest[0] * rest[1]) / (whole[1] - rest[1])
-
-    def plain(self, model: Floats) -> Floats | None:
-        """See `Probe`: a message of plain Flower."""
-        asked = self.setting.training(model, self.setting.rate)
-        return in_clear(self.grid.ask(VICTIM, asked, "train"), model)
 
 
 def _losses(heard: Iterable[Heard]) -> list[float]:

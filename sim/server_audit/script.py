@@ -9,28 +9,24 @@ from typing import Protocol
 from flhe_lab.server_audit.task import Floats, Setting
 
 
-class Probe(Protocol):
-    """Questions to the victim beside the rounds."""
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Questions to the victim beside the rounds, each of a model of the server's choice."""
 
-    def loss(self, model: Floats) -> float | None:
-        """Have it evaluate a model of the server's choice; None where it tells nothing."""
-
-    def plain(self, model: Floats) -> Floats | None:
-        """Have it train in clear; the update that it sends, None where it sends none."""
+    loss: Callable[[Floats], float | None]  # Evaluates it; None where it tells nothing
+    plain: Callable[[Floats], Floats | None]
+    """Trains it in clear; the update that it sends, None where it sends none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One round as the server asks for it."""
 
-    sites: tuple[int, ...] | None = None
-    """Who is in the sum; None is everybody."""
+    sites: tuple[int, ...] | None = None  # Who is in the sum; None is everybody
     rates: dict[int, float] = field(default_factory=dict)
     """Learning rates that single sites are told in their messages, by site."""
-    again: bool = False
-    """Whether it starts from the first model again."""
-    dropped: int | None = None
-    """Site whose reply the server keeps out of the sum."""
+    again: bool = False  # Whether it starts from the first model again
+    dropped: int | None = None  # Site whose reply the server keeps out of the sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +66,7 @@ class View:
     rounds: list[Seen] = field(default_factory=list)
     told: list[tuple[int, int, str, float]] = field(default_factory=list)
     """(round, site, name, number) of every number that a site told in clear."""
-    refusals: dict[str, int] = field(default_factory=dict)
-    """Error of a site -> how often."""
-    stopped: str = ""
-    """Why the run ended early."""
+    refusals: dict[str, int] = field(default_factory=dict)  # Error of a site -> how often
 
     def seen(self, number: int) -> Seen:
         """Of a round, from 1; nothing where it did not come to pass."""

@@ -163,14 +163,12 @@ class _Legacy(NumPyClient):
         self._site = site
 
     def fit(self, parameters: Any, config: dict[str, Any]) -> Any:
-        """Train with the rate that it is told."""
         before = dict(zip(("w", "b"), parameters, strict=True))
         told = {f"train_{name}": value for name, value in self._site.evaluate(before).items()}
         after = self._site.train(before, float(config["lr"]))
         return list(after.values()), self._site.examples, told
 
     def evaluate(self, parameters: Any, config: dict[str, Any]) -> Any:
-        """Loss, count and accuracy."""
         del config
         told = self._site.evaluate(dict(zip(("w", "b"), parameters, strict=True)))
         return told["loss"], self._site.examples, {"accuracy": told["accuracy"]}

@@ -138,19 +138,6 @@ def everybodys_mb(cost: Cost) -> Marked:
     return cost.upload_bytes * (2 * COHORT) / MB
 
 
-def _breakdown(_model: str, cost: Cost, seen: Round) -> Numbers:
-    """Where an iteration goes: a client's parts, the whole, and what the server adds."""
-    return seen.parts | {AGGREGATION: cost.add_s * COHORT}
-
-
-def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:
-    return {TRAFFIC: everybodys_mb(cost)}
-
-
-def _both(_model: str, cost: Cost, seen: Round) -> Numbers:
-    return {TOTAL: seen.parts[TOTAL], TRAFFIC: everybodys_mb(cost)}
-
-
 def _end(paper: str, model: str, cost: Cost, seen: Round) -> Projection:
     """Training to convergence, over the epochs that the paper's table has for whom it stands for."""
     epochs = line(paper, model, MODES[cost.who]).epochs
@@ -199,10 +186,15 @@ def iterations_of(
         told = {f"{TRAFFIC}, to {BATCHCRYPT}": STOCK[model].smaller} if mode == FATE else {}
         return {TRAFFIC: traffic_mb(paper, model, mode), **(told if paper == BATCHCRYPT else {})}
 
+    def both(_model: str, cost: Cost, seen: Round) -> Numbers:
+        return {TOTAL: seen.parts[TOTAL], TRAFFIC: everybodys_mb(cost)}
+
     return (
-        filled(every, _breakdown, modes, seconds),
-        filled(every, _traffic, modes, megabytes),
-        filled(some, _both, two, lambda *at: {**seconds(*at), **megabytes(*at)}),
+        filled(
+            every, lambda _, c, seen: seen.parts | {AGGREGATION: c.add_s * COHORT}, modes, seconds
+        ),
+        filled(every, lambda _, c, _seen: {TRAFFIC: everybodys_mb(c)}, modes, megabytes),
+        filled(some, both, two, lambda *at: {**seconds(*at), **megabytes(*at)}),
     )
 
 

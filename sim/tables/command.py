@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flhe.answer import Answer, notes
+from flhe.answer import Answer, notes, table
+from flhe.command_group import option
 from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,42 +62,40 @@ def tables(
     ] = None,
     full: Annotated[
         bool,
-        typer.Option(
-            "--full/--quick",
-            help="Everything, for about an hour in all, or five minutes of small samples. A stopped "
+        option(
+            "Everything, for about an hour in all, or five minutes of small samples. A stopped "
             "run can go on.",
+            None,
+            "--full/--quick",
         ),
     ] = False,
     out: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR", help="Directory of results.md, and of results/ with all that it shows."
-        ),
+        option("Directory of results.md, and of results/ with all that it shows.", "DIR"),
     ] = Path(),
     data_dir: Annotated[
         str,
-        typer.Option(
+        option(
+            "Directory of data sets; learning curves without one are left out.",
             envvar="FLHE_DATA_DIR",
-            help="Directory of data sets; learning curves without one are left out.",
         ),
     ] = "",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Repeat the measurements of earlier runs.")
+        bool, option("Repeat the measurements of earlier runs.", None, "--fresh")
     ] = False,
     redraw: Annotated[
         bool,
-        typer.Option(
-            "--redraw", help="Write pages and pictures of kept measurements again; measure nothing."
+        option(
+            "Write pages and pictures of kept measurements again; measure nothing.",
+            None,
+            "--redraw",
         ),
     ] = False,
     listing: Annotated[
-        bool, typer.Option("--list", help="List the sections, and measure nothing.")
+        bool, option("List the sections, and measure nothing.", None, "--list")
     ] = False,
 ) -> Answer:
     """Measure the papers' tables and figures on this machine, beside alternatives."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from flhe_lab.bench.table import progress
     from flhe_lab.redraw import redraw as redraw_others
     from flhe_lab.tables.runner import run
@@ -104,12 +103,9 @@ def tables(
 
     chosen = sections(names or ())
     if listing:
-        table = Table("section", "paper", "regenerates", box=SIMPLE_HEAD, pad_edge=False)
-        for section in chosen:
-            table.add_row(section.name, section.paper, "\n".join(section.covers))
-        return Answer(
-            [{"section": s.name, "paper": s.paper, "regenerates": s.covers} for s in chosen], table
-        )
+        listed = [{"section": s.name, "paper": s.paper, "regenerates": s.covers} for s in chosen]
+        rows = ((s.name, s.paper, "\n".join(s.covers)) for s in chosen)
+        return Answer(listed, table(listed[0], rows))
     plan = Plan(quick=not full, data_dir=data_dir)
     try:
         with progress() as advance:

@@ -51,10 +51,6 @@ def selected_step(plan: Plan) -> Step:
     return costs.step(1_000_000 if plan.quick else 10_000_000, 3, SELECTED, plan)
 
 
-def _steps(plan: Plan) -> list[Step]:
-    return [training_step("cnn", plan), cnn_step(plan), ratio_step(plan), selected_step(plan)]
-
-
 def _ratios(plan: Plan, found: Found) -> Iterator[tuple[str, Marked]]:
     """Name of a row, and its ratio."""
     at_cnn = costs.read(found[cnn_step(plan).key])
@@ -99,5 +95,9 @@ def _told(plan: Plan, found: Found) -> dict[str, object]:
 
 
 SECTIONS: Sequence[Section] = (
-    section(_steps, Table("headlines", _lines, _told), paper="headlines"),
+    section(
+        lambda p: [training_step("cnn", p), cnn_step(p), ratio_step(p), selected_step(p)],
+        Table("headlines", _lines, _told),
+        paper="headlines",
+    ),
 )

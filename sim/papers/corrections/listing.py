@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import get_args
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from flhe.answer import Answer, Exact, working
+from flhe.answer import Answer, Exact, table, working
 from flhe_lab.bench.table import progress
 from flhe_lab.papers.corrections.proof import Paper, Proof, named, of_paper, proofs
 
@@ -53,8 +52,10 @@ def page() -> str:
 
 def listing() -> Table:
     """Return one row for each."""
-    out = Table("name", "verdict", box=SIMPLE_HEAD, pad_edge=False)
-    out.caption = "`flhe corrections NAME` shows the claim, the error and the proof."
+    out = table(
+        ("name", "verdict"),
+        caption="`flhe corrections NAME` shows the claim, the error and the proof.",
+    )
     for paper in get_args(Paper):
         for proof in of_paper(paper):
             out.add_row(proof.name, proof.verdict)

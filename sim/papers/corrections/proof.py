@@ -7,16 +7,17 @@ docs/corrections.md can quote it, and a test can hold the page to it.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module, resources
-from typing import Any, Literal
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from flhe.errors import ConfigError, FlheError
 from flhe.wire.secret import Random
+from flhe_lab.advise.toml_files import load_toml
 
 Paper = Literal["FLASHE", "ESAFL", "BatchCrypt", "FedML-HE", "SASH"]
 Verdict = Literal["breaks secrecy", "wrong result", "wrong figure", "left open"]
@@ -84,9 +85,7 @@ def proofs() -> Mapping[str, Proof]:
     """All of them, by name."""
     for module in MODULES:
         import_module(f"{__package__}.{module}")
-    texts: dict[str, dict[str, Any]] = tomllib.loads(
-        resources.files(__package__).joinpath(TEXTS).read_text(encoding="utf-8")
-    )
+    texts = load_toml(Path(__file__).with_name(TEXTS))
     if set(texts) != set(_SHOWN):
         raise ConfigError(f"{TEXTS}: without a text or a proof: {set(texts) ^ set(_SHOWN)}")
     return {name: Proof(name, run=_SHOWN[name], **text) for name, text in texts.items()}

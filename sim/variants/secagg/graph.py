@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.math.permutation import uniform
-from flhe.math.prg import Stream
+from flhe.math.permutation import Permutation
 from flhe.wire.derive import hkdf
 
 
@@ -29,7 +28,7 @@ class Graph:
     degree: int  # k, neighbours of each, 2 to N - 1; even, or N is. N - 1 is the complete graph.
     seed: bytes = b""  # Public, 16 bytes or more; not needed for the complete graph
     _circle: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    _place: dict[int, int] = field(init=False, repr=False, compare=False)
+    _place: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 2 <= self.degree < self.members or (self.degree % 2 and self.members % 2):
@@ -39,9 +38,14 @@ class Graph:
             )
         if not self.complete and len(self.seed) < 16:
             raise ConfigError("Graph: a seed of 16 bytes is needed, such as the epoch's id")
-        circle = tuple(range(self.members)) if self.complete else self._dealt()
-        object.__setattr__(self, "_circle", circle)
-        object.__setattr__(self, "_place", {rank: at for at, rank in enumerate(circle)})
+        circle = place = np.arange(self.members, dtype=np.uint32)
+        if not self.complete:
+            # The key is for this graph alone, and hides nothing.
+            key = hkdf(self.seed, "pairwise-graph", self.members, self.degree)
+            dealt = Permutation(key, self.members)
+            circle, place = dealt.forward(circle), dealt.inverse(circle)
+        object.__setattr__(self, "_circle", tuple(circle.tolist()))
+        object.__setattr__(self, "_place", tuple(place.tolist()))
 
     @property
     def complete(self) -> bool:
@@ -66,14 +70,3 @@ class Graph:
         if self.degree % 2:
             found.add(self._circle[(at + self.members // 2) % self.members])
         return tuple(sorted(found))
-
-    def _dealt(self) -> tuple[int, ...]:
-        """Ranks in the order of their places: a uniform shuffle (Fisher-Yates)."""
-        key = hkdf(self.seed, "pairwise-graph", self.members, self.degree)
-        # Stream 0: safe because the key is derived for this graph alone, and hides nothing.
-        bounds = np.arange(1, self.members + 1, dtype=np.uint64)
-        picks = uniform(Stream(key, 0), bounds).tolist()
-        ranks = list(range(self.members))
-        for last in range(self.members - 1, 0, -1):
-            ranks[last], ranks[picks[last]] = ranks[picks[last]], ranks[last]
-        return tuple(ranks)

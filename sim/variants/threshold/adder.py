@@ -34,7 +34,7 @@ from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets, Spends
 from flhe.schemes.esafl.rlwe import Rlwe
 from flhe.schemes.esafl.scheme import ESHE
-from flhe.schemes.presets import RingPreset, called
+from flhe.schemes.presets import called
 from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
@@ -71,17 +71,13 @@ class ThresholdRlwe(Adder):
             raise ConfigError(f"ThresholdRlwe(bits={self.bits}): bits must be 2 to 32")
         if len(self.key_id) not in (0, 32):
             raise ConfigError("ThresholdRlwe(key_id=...): 32 bytes, as `PublicKey.key_id` has them")
-        sizes_for(self.preset, self.cohort, self.threshold, self.bits)
-
-    @property
-    def preset(self) -> RingPreset:
-        """The preset itself."""
-        return called(self.ring, "ring", "ESHE", ESHE)
+        _ = self.sizes  # refuses what does not fit
 
     @property
     def sizes(self) -> Rlwe:
         """Ring, moduli and slots."""
-        return sizes_for(self.preset, self.cohort, self.threshold, self.bits)
+        preset = called(self.ring, "ring", "ESHE", ESHE)
+        return sizes_for(preset, self.cohort, self.threshold, self.bits)
 
     @property
     def slots(self) -> Flooded:

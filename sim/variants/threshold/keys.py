@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import FieldElements
-from flhe.math.ring import Elements, lifted
+from flhe.math.ring import Elements, lifted, scaled
 from flhe.math.sampling import draw
 from flhe.schemes.esafl.keys import check_own, draw_own
 from flhe.schemes.sealed import check_senders
@@ -44,7 +44,7 @@ from flhe.wire.fields import SECRET, Hash, array
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random, Secret
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe, common_hats
-from flhe_lab.variants.threshold.sharing import scaled, shares
+from flhe_lab.variants.threshold.sharing import shares
 
 MAX_BYTES = 1 << 20
 """Longest encoding: of a key in the ring of 8192 coefficients, some 400 KB."""

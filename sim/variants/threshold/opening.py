@@ -38,14 +38,14 @@ from numpy.typing import NDArray
 from flhe.errors import ProtocolError, QuorumError
 from flhe.math.buffers import empty
 from flhe.math.prg import FieldElements
-from flhe.math.ring import Elements, PrimeRing
+from flhe.math.ring import Elements, PrimeRing, scaled
 from flhe.schemes.base import Opener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
 from flhe_lab.variants.threshold.adder import CHECKS, NAME, ThresholdRlwe
 from flhe_lab.variants.threshold.keys import ThresholdKey
-from flhe_lab.variants.threshold.sharing import at_zero, scaled
+from flhe_lab.variants.threshold.sharing import at_zero
 
 
 def opening_name(total: Sealed, chosen: Sequence[int]) -> bytes:

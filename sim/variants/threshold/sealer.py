@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.math.buffers import empty
-from flhe.math.ring import Elements, lifted
+from flhe.math.ring import Elements, lifted, scaled
 from flhe.math.sampling import fill
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Slot, check_senders
 from flhe_lab.variants.threshold.adder import CHECKS, PublicKey, ThresholdRlwe, common_hats
-from flhe_lab.variants.threshold.sharing import scaled
 
 
 @dataclass(slots=True)

@@ -14,18 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flhe.math import prime_kernels
-from flhe.math.ring import Elements, quotient
-
-
-def scaled(x: Elements, factor: int, q: int) -> Elements:
-    """Products of any 64-bit numbers with one factor, modulo q, as a new array of their shape."""
-    factor %= q
-    out = np.empty(x.shape, np.uint64)
-    flat = np.ascontiguousarray(x).reshape(-1)
-    prime_kernels.scaled(
-        flat, np.uint64(factor), quotient(factor, q), np.uint64(q), out.reshape(-1)
-    )
-    return out
+from flhe.math.ring import Elements, scaled
 
 
 def shares(

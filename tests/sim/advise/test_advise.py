@@ -15,7 +15,7 @@ from flhe.coding.select import Select
 from flhe.coding.sparsify import SMALL
 from flhe.errors import ConfigError
 from flhe.strategies import aliases
-from flhe_lab.advise import calibrate, command, prices, report, wan
+from flhe_lab.advise import calibration, command, prices, report, wan
 from flhe_lab.advise.calibration import POINTS
 from flhe_lab.advise.cost_model import Point, extra, units
 from flhe_lab.advise.demand import Demand, billed
@@ -284,7 +284,7 @@ def test_prices_cover_every_site() -> None:
 
 def test_on_the_command_line(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    Store(calibrate.cache_folder()).put("calibration", SPEED.to_json())
+    Store(calibration.cache_folder()).put("calibration", SPEED.to_json())
     said = ["advise", "--params", "25M", "--clients", "12", "--uplink", "40Mbps"]
 
     def advice(*more: str) -> dict[str, Any]:

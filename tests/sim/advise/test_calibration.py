@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flhe.coding.support import Support
 from flhe.errors import ConfigError
-from flhe_lab.advise import agreement_cost, calibrate
+from flhe_lab.advise import agreement_cost, calibration
 from flhe_lab.advise.agreement_cost import Agreement
 from flhe_lab.advise.calibration import KEY, POINTS, Calibration, installed
 from flhe_lab.advise.check import HELD_OUT, compare, table, upload_bytes
@@ -111,7 +111,7 @@ def few_groups(monkeypatch):
 
 def test_what_is_measured_is_of_every_scheme_and_bytes_are_those_of_its_uploads(few_groups) -> None:
     told: list[str] = []
-    speed, times, sizes = calibrate.measure(
+    speed, times, sizes = calibration.measure(
         SMALL[:1], also=SMALL[1:], progress=lambda _n, _m, what: told.append(what)
     )
     assert speed.points == SMALL[:1]
@@ -139,11 +139,11 @@ def test_agreements_go_through_what_was_measured_and_between() -> None:
 
 def test_a_calibration_is_kept_and_renewed(tmp_path: Path, monkeypatch) -> None:
     made = []
-    monkeypatch.setattr(calibrate, "measure", lambda **_: (made.append(1), (EXACT, {}, {}))[1])
+    monkeypatch.setattr(calibration, "measure", lambda **_: (made.append(1), (EXACT, {}, {}))[1])
     path = tmp_path / f"{KEY}.json"
 
     def count(**how: bool) -> int:
-        assert calibrate.load(tmp_path, **how) == EXACT
+        assert calibration.load(tmp_path, **how) == EXACT
         return len(made)
 
     def write(part: str, **changed: object) -> None:
@@ -158,10 +158,10 @@ def test_a_calibration_is_kept_and_renewed(tmp_path: Path, monkeypatch) -> None:
     assert count() == 4
     write("data", agreements=[["?"]])
     with pytest.raises(ConfigError, match="--calibrate"):
-        calibrate.load(tmp_path)
+        calibration.load(tmp_path)
     path.write_text("{")
     with pytest.raises(ConfigError, match=KEY):
-        calibrate.load(tmp_path)
+        calibration.load(tmp_path)
     assert count(renew=True) == 5
 
 

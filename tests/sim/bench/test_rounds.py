@@ -115,7 +115,7 @@ def test_ratios_tell_a_schemes_cost_from_noise_in_training() -> None:
     plain = row("plain", (10.0, 9.0), (12.0, 11.0), (10.5, 9.5))
     ours = row("flashe", (12.0, 10.5), (10.5, 9.25), (11.0, 9.5))
     assert ours.seconds == Times(10.5, 11.0)
-    assert ours.outside == Times(1.25, 1.5)
+    assert ours.known("outside_s") == Times(1.25, 1.5)
     over = ours.over(plain)
     assert over["min"] == pytest.approx(1.05)
     assert over["median"] == over["cpu"] == pytest.approx(11 / 10.5)

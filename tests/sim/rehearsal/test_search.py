@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
+from flhe.schemes.seal_format import varint
 from flhe.wire.canonical import dumps
 from flhe_lab.rehearsal import counts as leak_counts
 from flhe_lab.rehearsal.search import KEY, WINDOW, Search, Secrets, share_seen
@@ -247,7 +248,7 @@ def test_long_forms_are_found_anywhere(written: bytes) -> None:
         struct.pack("<I", COUNT),
         struct.pack(">I", COUNT) + b"tail",
         struct.pack("<f", COUNT),
-        b"\x08" + leak_counts.varint(COUNT),
+        b"\x08" + varint(COUNT),
     ],
 )
 def test_records_are_read_number_by_number(value: object) -> None:
@@ -258,7 +259,7 @@ def test_records_are_read_number_by_number(value: object) -> None:
 @pytest.mark.parametrize(
     "field",
     [
-        b"\x08" + leak_counts.varint(COUNT),
+        b"\x08" + varint(COUNT),
         b"\x15" + struct.pack("<I", COUNT),
         b"\x1d" + struct.pack("<f", COUNT),
     ],

@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.math.ring import PrimeRing
+from flhe.math.ring import PrimeRing, scaled
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.variants.threshold import keys
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe
 from flhe_lab.variants.threshold.keys import Drawn, ThresholdKey
 from flhe_lab.variants.threshold.opening import Party
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
-from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import SLOT
 
 NOTHING = np.empty(0, np.int64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.errors import ProtocolError
-from flhe.math.ring import PrimeRing
+from flhe.math.ring import PrimeRing, scaled
 from flhe.math.sampling import BOUND
 from flhe.schemes.esafl.keys import total_bound
 from flhe.schemes.sealed import Sealed
@@ -23,7 +23,6 @@ from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.opening import Party, combine
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
-from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import SLOT
 from tests.rings import inverse as inverse_transform
 from tests.rings import multiply
