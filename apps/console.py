@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from flhe.errors import ConfigError
+from flhe.training import accountant
 from flhe_app import style
 from flhe_app.outcome import SELECTION
 from flhe_app.settings import Settings
@@ -94,7 +95,11 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
             f"{report['round_s']:.1f}",
             str(report["survivors"]),
             # JSON has no infinity
-            *(["∞" if (e := report["epsilon"]) is None else f"{e:.2f}"] if private else []),
+            *(
+                ["∞" if (e := report["epsilon"]) is None else accountant.shown(e)]
+                if private
+                else []
+            ),
         )
     return table
 

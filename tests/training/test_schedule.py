@@ -86,6 +86,11 @@ def test_rules_that_are_none(numbers: Any) -> None:
             rule(*numbers)
 
 
+def test_a_share_that_is_not_all_is_not_shown_as_all() -> None:
+    contract = Contract(TERMS, 25, train_share=0.996, evaluate_share=0.004, least=4)
+    assert "99.6% of the members train, 0.4% evaluate" in "\n".join(contract.lines())
+
+
 def test_it_tells_people_what_it_says_and_nothing_to_their_terminal() -> None:
     settings = Settings({"lr": Cosine(0.1, 0.0, 9), "epochs": (1, 2, 3, 4), "\x1b[2Jx": "\x07"})
     contract = Contract(TERMS, 25, settings, Settings({"batch": 8}), 0.5, 1.0, 4, app="a/b\n1.0")
