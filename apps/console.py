@@ -77,7 +77,7 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     )
     if any(report["kind"] == SELECTION for report in rounds):
         caption += " The selection round trains nothing: nodes score the parameters."
-    private = any(report.get("epsilon") is not None for report in rounds)
+    private = any(report.get("delta") is not None for report in rounds)
     if private:
         caption += f" Epsilon at delta {settings.delta:g}, of all rounds so far together."
     table = _table(f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}", caption)
