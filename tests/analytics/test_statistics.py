@@ -274,9 +274,9 @@ def test_a_table_that_does_not_fit_is_refused(case: str) -> None:
 
 
 UNREADABLE: dict[str, tuple[str, NDArray[Any]]] = {
-    "masked": ("age", np.ma.array([1.0, 2.0, 99.0], mask=[0, 0, 1])),
-    "masked days": ("days", np.ma.array([1, 2, 50], mask=[0, 0, 1])),
-    "masked choices": ("stage", np.ma.array(["I", "II", "I"], mask=[0, 0, 1])),
+    "masked": ("age", np.ma.array([1.0, 2.0, 99.0], mask=[False, False, True])),
+    "masked days": ("days", np.ma.array([1, 2, 50], mask=[False, False, True])),
+    "masked choices": ("stage", np.ma.array(["I", "II", "I"], mask=[False, False, True])),
     "a row": ("age", np.array([[1.0, 2.0, 99.0]])),
     "a frame of one column": ("days", np.array([[1], [2], [50]])),
     "choices of two dimensions": ("died", np.array([[0], [1], [1]])),
@@ -297,7 +297,7 @@ def test_a_column_that_numpy_would_read_as_other_numbers_is_refused(case: str) -
 
 
 def test_a_masked_array_without_masked_cells_is_taken() -> None:
-    taken = SCHEMA.take({"age": np.ma.array([1.0, 2.0], mask=[0, 0])}, "age")
+    taken = SCHEMA.take({"age": np.ma.array([1.0, 2.0], mask=[False, False])}, "age")
     assert taken.tolist() == [1.0, 2.0]
 
 
@@ -412,6 +412,11 @@ def test_quantiles_are_numpys(ages: list[list[float]], shares: list[float], cuts
     found = quantiles(sites, TWO, "age", shares, cuts=cuts)
     np.testing.assert_allclose(found, np.quantile(pooled, shares), rtol=0, atol=120 / 2**36)
     assert len(sites.asked) <= {1: 39, 7: 14, 255: 5}[cuts]
+
+
+def test_shares_may_be_an_array() -> None:
+    found = quantiles(Sites(np.array([1.0, 3.0])), TWO, "age", np.array([0.5, 1.0]))
+    np.testing.assert_allclose(found, [2.0, 3.0], atol=120 / 2**36)
 
 
 def test_a_site_that_leaves_in_between_makes_no_quantile() -> None:
