@@ -226,6 +226,18 @@ def test_round_after_round_comes_to_nothing(tmp_path: Path) -> None:
     assert not any(grid.survivors)
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_a_run_of_void_rounds_has_no_result(tmp_path: Path, unmask: str, rounds: int) -> None:
+    """Also where there are no more of them than retries: the first model is nobody's result."""
+    grid = Puppets(tmp_path, NODES)
+    for round_ in range(1, 3):
+        grid.drop(round_, "consist", "lost", range(3))
+    with pytest.raises(QuorumError, match=f"{rounds} consecutive rounds are void"):
+        run(grid, rounds, unmask)
+    assert not any(grid.survivors)
+
+
 @pytest.mark.parametrize("still", [1, 2])
 @pytest.mark.parametrize("unmask", ["server", "clients"])
 def test_a_round_that_changes_nothing_is_not_the_silent_end_of_training(
