@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Column, Table
 
 from flhe.errors import ConfigError
+from flhe.training import accountant
 from flhe_app import style
 from flhe_app.outcome import SELECTION
 from flhe_app.settings import Settings
@@ -76,7 +77,7 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     )
     if any(report["kind"] == SELECTION for report in rounds):
         caption += " The selection round trains nothing: nodes score the parameters."
-    private = any(report.get("epsilon") is not None for report in rounds)
+    private = any(report.get("delta") is not None for report in rounds)
     if private:
         caption += f" Epsilon at delta {settings.delta:g}, of all rounds so far together."
     title = f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}"
@@ -93,7 +94,11 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
             f"{report['round_s']:.1f}",
             str(report["survivors"]),
             # JSON has no infinity
-            *(["∞" if (e := report["epsilon"]) is None else f"{e:.2f}"] if private else []),
+            *(
+                ["∞" if (e := report["epsilon"]) is None else accountant.shown(e)]
+                if private
+                else []
+            ),
         )
     return table
 

@@ -107,15 +107,20 @@ def clipped_gradients(
     hold one example a row; `at_a_time` of them are in memory with a gradient each. No examples give
     zeros, and so does one whose gradient is not finite.
 
-    Raises ConfigError: a norm that is not positive; no parameter that requires a gradient, or one of
-    16 bits; a buffer that is not floating-point, or a layer whose outputs mix examples (batch norm),
-    so that no gradient is of one example.
+    Raises ConfigError: a norm that is not positive, or `at_a_time` below 1; inputs and targets of
+    two lengths; no parameter that requires a gradient, or one of 16 bits; a buffer that is not
+    floating-point, or a layer whose outputs mix examples (batch norm), so that no gradient is of one
+    example.
     """
     import torch
     from torch.func import functional_call, grad, vmap
 
     if not 0 < max_norm < math.inf:
         raise ConfigError(f"clipped_gradients(max_norm={max_norm}): must be positive and finite")
+    if at_a_time < 1:
+        raise ConfigError(f"clipped_gradients(at_a_time={at_a_time}): must be 1 or more")
+    if len(inputs) != len(targets):  # the batch's size is secret, so the text has none
+        raise ConfigError("clipped_gradients: inputs and targets must have a row for each example")
     state, trained = model.state_dict(keep_vars=True), _trained(model)
     known = dict((*model.named_parameters(), *model.named_buffers()))
     first = {id(value): name for name, value in known.items()}

@@ -23,7 +23,8 @@ class Attempts:
     def run(self, number: int, train: Callable[[], object]) -> None:
         """Call `train` for attempts at round `number`, until one has a sum.
 
-        Raises QuorumError: too few answered each attempt, or too many consecutive rounds failed.
+        Raises QuorumError: too few answered each attempt, too many consecutive rounds failed, or the
+        first rounds have not changed the model.
         """
         fed = self.fed
         again = fed.ledger.round == number and fed.ledger.phase == "training"
@@ -38,6 +39,8 @@ class Attempts:
                 self._void(number)
                 return
             fed.begin(number, attempt)
+            if self._stands_still(number):
+                return
             try:
                 train()
             except FlheError as error:
@@ -59,6 +62,29 @@ class Attempts:
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
             else:
                 break
+
+    def _stands_still(self, number: int) -> bool:
+        """End a round that begins with an earlier round's model; return whether it does.
+
+        If the server reads the sums, a model's history is a hash of its arrays, and members open one
+        sum of each. They would refuse this round and all later ones.
+
+        Raises QuorumError: no round has changed the model, so nothing was trained.
+        """
+        ledger = self.fed.ledger
+        known = list(ledger.chain.values())
+        if not known or known.count(ledger.history) < 2:
+            return False
+        why = (
+            f"round {number} begins with the model of an earlier round, and where the server reads the "
+            "sums, members open one sum of each model: have every round change it (a learning rate of "
+            "0 does not), or let the members read the sums"
+        )
+        if len(set(known)) == 1:
+            raise QuorumError(why)
+        log(ERROR, "%s; the round is left out", why)
+        ledger.done()
+        return True
 
     def _cost(self) -> float:
         """Return the retries that a failed attempt costs; all if another one is hopeless."""

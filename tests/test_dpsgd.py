@@ -124,6 +124,16 @@ def test_models_without_a_gradient_that_noise_can_hide_are_refused() -> None:
         )
 
 
+@pytest.mark.parametrize(("inputs", "targets", "at_a_time"), [(128, 64, 64), (6, 4, 2), (6, 6, -1)])
+def test_no_example_is_left_out_silently(inputs: int, targets: int, at_a_time: int) -> None:
+    data = torch.zeros(inputs, 3), torch.zeros(targets).long()
+    with pytest.raises(ConfigError, match="clipped_gradients") as told:
+        clipped_gradients(
+            nn.Linear(3, 2), functional.cross_entropy, *data, max_norm=1.0, at_a_time=at_a_time
+        )
+    assert str(inputs) not in str(told.value)  # the size of a batch is secret
+
+
 def test_no_example_changes_a_sum_by_more_than_the_norm() -> None:
     model = network()
     inputs, targets = 50 * torch.randn(6, 1, 8, 8), torch.randint(0, 5, (6,))

@@ -87,7 +87,12 @@ def _result(total: Any, schema: Schema, statistic: Statistic) -> Any:
 
 
 def quantiles(
-    secure: Sums, schema: Schema, column: str, shares: Sequence[float], *, cuts: int = CUTS
+    secure: Sums,
+    schema: Schema,
+    column: str,
+    shares: Sequence[float] | NDArray[np.float64],
+    *,
+    cuts: int = CUTS,
 ) -> NDArray[np.float64]:
     """Return quantiles of a real column as `numpy.quantile` interpolates, shape (shares,).
 
@@ -99,7 +104,7 @@ def quantiles(
     returned in between, so the counts are of different rows: ask again with other `cuts`; others as
     `ask`.
     """
-    if not shares or not all(0 <= share <= 1 for share in shares):
+    if not len(shares) or not all(0 <= share <= 1 for share in shares):
         raise ConfigError("quantiles: shares must be from 0 to 1")
     real, one = schema.column(column, Real), 1 << FRACTION
     answered = set[tuple[int, bytes]]()

@@ -62,7 +62,7 @@ class Real:
     def take(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return its values, shape (rows,).
 
-        Raises RangeError: out of bounds, or no number; NotFiniteError: NaN.
+        Raises RangeError: out of bounds, or no number; NotFiniteError: NaN or infinity.
         """
         taken = _floats(name, values)
         if not np.all(np.isfinite(taken)):
@@ -109,6 +109,10 @@ class Whole:
 
 
 def _floats(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    if np.asarray(values).dtype.kind in "cmM":  # NumPy would drop imaginary parts and units of time
+        raise RangeError(
+            f"column {name!r} holds complex numbers, dates or durations: give it as real numbers"
+        )
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError, OverflowError):  # their texts may hold a cell's value
@@ -170,10 +174,20 @@ class Schema:
         return found
 
     def take(self, table: Table, name: str) -> NDArray[Any]:
-        """Return a column of one site's table, checked by `Column.take`."""
+        """Return a column of one site's table, shape (rows,), checked by `Column.take`.
+
+        Raises RangeError: a column of another dimension, or with masked cells.
+        """
         if name not in table:
             raise ConfigError(f"this site's table has no column {name!r}, which the schema names")
-        return self.columns[name].take(name, np.asarray(table[name]))
+        cells = np.asarray(table[name])
+        if cells.ndim != 1:
+            raise RangeError(
+                f"column {name!r} must have one dimension, and has {cells.ndim}: flatten it"
+            )
+        if np.ma.is_masked(table[name]):  # the array would show what the mask hides
+            raise RangeError(f"column {name!r} holds masked cells: leave such rows out")
+        return self.columns[name].take(name, cells)
 
     def hash(self) -> bytes:
         """SHA-256 of all columns, 32 bytes: sites and analyst must have the same schema."""

@@ -45,8 +45,8 @@ class Survival(NamedTuple):
     def log_rank(self) -> tuple[float, int, float]:
         """Return statistic, degrees of freedom, p-value of the test that all groups have one curve.
 
-        A group with nobody at risk at any event does not count; with fewer than two others, statistic
-        and p-value are NaN.
+        A group with nobody at risk at any event does not count. Statistic and p-value are NaN with
+        fewer than two others, and if all of them have their event at one time: nothing varies then.
 
         Raises ConfigError: there is only one group.
         """
@@ -65,6 +65,8 @@ class Survival(NamedTuple):
         left = np.where(everyone > 1, (everyone - deaths) / np.maximum(everyone - 1, 1), 0.0)
         share = risk / everyone
         weight = deaths * left
+        if not np.any(weight):
+            return math.nan, freedom, math.nan
         covariance = np.diag((share * weight).sum(1)) - (share * weight) @ share.T
         inverse = np.linalg.pinv(covariance[:-1, :-1])  # the excesses of all groups sum to 0
         statistic = float(excess[:-1] @ inverse @ excess[:-1])

@@ -57,6 +57,8 @@ LEAST = 4
 within exp(1e-64) of one, a value each (`flhe.training.accountant`)."""
 
 MOST_MEMBERS = 1024
+MOST_VALUES = 1 << 32
+"""Values for which the accountant's added terms hold."""
 _TRIES = 256
 """Maximum number of roundings: none of them is within the bound with probability 2**-180."""
 
@@ -240,6 +242,11 @@ class DiscreteGaussian(Codec):
 
     def grid(self, length: int) -> Grid:
         """Return the finest grid with room for `length` values and noise; MisfitError for none."""
+        if length > MOST_VALUES:
+            raise MisfitError(
+                f"DiscreteGaussian: {length} values, and epsilon is proven for up to {MOST_VALUES}; "
+                "train a part of the model, as with adapters"
+            )
         reach = self.largest or self.l2 * (1.0 if self.of_members else self.divisor)
         levels = Quantize(self.bits).levels
         step = math.ldexp(1.0, math.frexp(reach / levels)[1] - 1)

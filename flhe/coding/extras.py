@@ -28,8 +28,20 @@ POINT = 1 << 16
 LIMIT = 1 << 15
 """Bound on metrics; larger ones are left out."""
 
+COARSE = 50
+"""Steps of the fixed point below which rounding changes a metric by 1% and more."""
+
 MAX_PRODUCT = 1 << 31
 """Bound on factors of a weight: metrics in fixed point, integer changes."""
+
+
+def misfit(value: float) -> str:
+    """Return why a metric of this value has no mean, or a coarse one; "" for a suitable value."""
+    if not abs(value) < LIMIT:  # also NaN
+        return "has no mean, because it is not finite, or 2**15 and more"
+    if 0 < abs(value) * POINT < COARSE:
+        return "is averaged in steps of 2**-16, which are 1% of it or more"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 MAX_CHANGE = (1 << 31) - 1
 """Maximum change of one integer in a round, by the room in `extras`."""
 
+VARIANCES = ("running_var", "moving_variance")
+"""Ends of the names of batch norm's variances, as PyTorch and Keras have them."""
+
 MIN_TIED = 64
 """Values from which arrays that change alike pass for one weight under two names."""
 
@@ -250,7 +253,7 @@ class Layout:
         """Return masters after adding a mean change. Shapes as `change` gives them.
 
         With `reuse`, float32 masters overwrite `floats`. Variances that batch norm keeps
-        (`running_var`) clamp at 0, because quantization noise may make a small one negative.
+        (`VARIANCES`) clamp at 0, because quantization noise may make a small one negative.
         Integers clamp to their type.
         """
         out: dict[str, NDArray[Any]] = {}
@@ -260,7 +263,7 @@ class Layout:
                 step = floats[at : at + e.size].reshape(e.shape)
                 fits = reuse and step.dtype == e.master
                 value = np.add(old[e.name], step, out=step if fits else np.empty(e.shape, e.master))
-                if e.name.endswith("running_var"):
+                if e.name.endswith(VARIANCES):
                     np.maximum(value, 0, out=value)
                 at += e.size
             else:

@@ -38,7 +38,7 @@ class CodecMod:
     Their combination is checked at construction. Codecs that weigh use a reply's "num-examples".
 
     Raises ConfigError: codecs that need a sum, or hide values from the server: they need `HEMod`;
-    MisfitError: codecs that do not fit together.
+    noise for sums of gradients; MisfitError: codecs that do not fit together.
     """
 
     def __init__(self, *codecs: Codec) -> None:
@@ -48,6 +48,11 @@ class CodecMod:
             raise ConfigError(
                 "a codec mod works on one node's update: thresholds fitted on all updates, and "
                 "permutations, need HEMod and a strategy of flhe"
+            )
+        if self.codec.of_gradients:
+            raise ConfigError(
+                "a codec mod works on updates, and noise for records is for sums of gradients, divided "
+                "by the batch of all sites: use flhe.strategies.dp_fedsgd"
             )
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:

@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from flhe.coding.base import PROMISED, Plain
+from flhe.coding.extras import misfit
 from flhe.coding.flatten import Arrays
 from flhe.errors import ReplyError, logger
 from flhe.keys.agreement.voids import Void
@@ -195,4 +196,7 @@ def _reported(
         )
     for name in set(allowed) - set(named):
         say_once("metric %r is not averaged: name it in the strategy's %s", name, option)
+    for name in set(allowed) & set(named):
+        if why := misfit(allowed[name]):
+            say_once("metric %r %s: report it in another unit", name, why)
     return int(examples), allowed

@@ -74,13 +74,13 @@ class Budget:
             return after
         total = accountant.epsilon(after, self.delta)
         if total > self.epsilon:
-            spent = accountant.epsilon(counts, self.delta)
+            spent = accountant.shown(accountant.epsilon(counts, self.delta))
             raise BudgetError(
                 f"this site's privacy budget is epsilon {self.epsilon:g} at delta {self.delta:g}, of "
-                f"which {spent:.3g} is spent; {more} more with noise multiplier "
+                f"which {spent} is spent; {more} more with noise multiplier "
                 f"{mechanism.multiplier:g} and sampling rate {mechanism.sampling:g} would make it "
-                f"{total:.3g}: train fewer rounds or with more noise, or raise flhe-max-epsilon in the "
-                "node config (and max-epsilon in the roster, where it is)"
+                f"{accountant.shown(total)}: train fewer rounds or with more noise, or raise "
+                "flhe-max-epsilon in the node config (and max-epsilon in the roster, where it is)"
             )
         return after
 

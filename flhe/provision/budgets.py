@@ -33,14 +33,14 @@ def answer(budget: Budget) -> Answer:
     counts = budget.ledger().counts
     limit = f", of {budget.epsilon:g}" if budget.epsilon else "; no limit (flhe-max-epsilon)"
     spent = accountant.epsilon(counts, budget.delta)
-    caption = f"epsilon {spent:.3g} at delta {budget.delta:g}{limit}"
+    caption = f"epsilon {accountant.shown(spent)} at delta {budget.delta:g}{limit}"
     headings = ("updates", "protects a", "noise multiplier", "sampling", "epsilon alone")
     out, rows = table(headings, right=True, caption=caption), []
     for mechanism, count in sorted(counts.items()):
         alone = accountant.epsilon({mechanism: count}, budget.delta)
         noise = f"{mechanism.multiplier:g}", f"{mechanism.sampling:g}"
         protects = "member" if mechanism.of_members else "record"
-        out.add_row(str(count), protects, *noise, f"{alone:.3g}")
+        out.add_row(str(count), protects, *noise, accountant.shown(alone))
         rows.append(
             {
                 "updates": count,

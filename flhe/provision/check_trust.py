@@ -128,7 +128,7 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
     if limits["min-select"] < 1:
         scale = limits["min-noise"]
         noise = f", with noise of scale {scale:g} or more" if scale else ""
-        clear = f"up to {1 - limits['min-select']:.0%} of each update in clear{noise}"
+        clear = f"up to {100 * (1 - limits['min-select']):.3g}% of each update in clear{noise}"
         granted[clear] = "flhe-min-select=1"
     if limits["unpermuted"]:
         granted["the server to see which values were chosen"] = "flhe-unpermuted=false"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from flhe.coding.base import Mechanism
@@ -80,6 +81,12 @@ def spent(mechanism: Mechanism | None, releases: int, delta: float) -> dict[str,
     if mechanism is None:
         return {}
     return {"epsilon": epsilon({mechanism: releases}, delta), "delta": delta}
+
+
+def shown(epsilon: float) -> str:
+    """Return an epsilon as text, of three digits, rounded up: a lower one would not hold."""
+    digits = Context(prec=3, rounding=ROUND_CEILING)
+    return f"{float(digits.create_decimal(repr(float(epsilon)))):g}"
 
 
 def multiplier_for(

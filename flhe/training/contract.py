@@ -123,7 +123,8 @@ class Contract(Kept):
             said = [f"scheme {terms.scheme.name}, up to {self.rounds} queries; no model is trained"]
             return [printable(line) for line in [*said, *([f"app {self.app}"] if self.app else [])]]
         steps = " > ".join(step.name for step in codec.codecs)
-        who = f"{self.train_share:.0%} of the members train, {self.evaluate_share:.0%} evaluate"
+        train, evaluate = (f"{100 * share:g}%" for share in (self.train_share, self.evaluate_share))
+        who = f"{train} of the members train, {evaluate} evaluate"
         said = [
             f"scheme {terms.scheme.name}, codec {steps}, optimizer {terms.optimizer.name}",
             f"{self.rounds} rounds; {who}; sums of {self.least} or more",

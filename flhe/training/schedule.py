@@ -17,6 +17,9 @@ from flhe.wire.canonical import dumps
 from flhe.wire.fields import As, within
 from flhe.wire.record import Form, Record
 
+MAX_SHOWN = 80
+"""Maximum characters of a setting's value in a contract's lines."""
+
 Scalar = bool | int | float | str | bytes
 Value = Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]
 _Rounds = Annotated[int, within(1, (1 << 32) - 1)]
@@ -112,7 +115,8 @@ def _shown(given: object) -> str:
     if isinstance(given, tuple):
         some = ", ".join(map(_shown, given[:3]))
         return f"{some}, ... ({len(given)} rounds)" if len(given) > 3 else f"{some}, by round"
-    return repr(given)[:80]
+    text = repr(given)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def _written(value: object) -> Any:

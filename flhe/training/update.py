@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
@@ -58,7 +59,8 @@ def read(
     # A server's optimizer counts rounds, as Flower's do; a client's its own steps, as PyTorch's do.
     trained = total.slot.round - terms.select.mapped  # the round of the map does not count
     number = model.steps + 1 if optimizer.gradients else trained
-    change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
+    mean = opened.values.astype(np.float32, copy=False)  # steps that do not fuse give float64
+    change, moments = optimizer.step(mean, moments, number, out=mean)
     masters = layout.apply(model.masters, change, totals.integers, reuse=True)
     after = replace(model, masters=masters, moments=moments, memory=codec.memory(state))
     return replace(after, round=total.slot.round, steps=model.steps + 1), totals

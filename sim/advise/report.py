@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import fill
@@ -93,8 +94,11 @@ def noise(epsilon: float, delta: float, sampling: float, rounds: int) -> str:
 
     Raises ConfigError: none does; PackageError: dp-accounting is missing.
     """
-    multiplier = multiplier_for(epsilon, rounds, sampling=sampling, delta=delta)
-    half = multiplier_for(epsilon / 2, rounds, sampling=sampling, delta=delta)
+    # Rounded up: with the nearest three digits a run may exceed its budget, and nodes refuse it.
+    multiplier, half = (
+        math.ceil(1000 * multiplier_for(target, rounds, sampling=sampling, delta=delta)) / 1000
+        for target in (epsilon, epsilon / 2)
+    )
     return (
         f"Epsilon {epsilon:g} at delta {delta:g} in {rounds} rounds, sampling rate {sampling:g}: noise "
         f"multiplier {multiplier:.3f}; half of that epsilon takes {half:.3f}."

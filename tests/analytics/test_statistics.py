@@ -202,6 +202,20 @@ def test_log_rank_of_less_than_two_groups_with_rows_is_nan(stages: list[str]) ->
     np.testing.assert_equal(found.log_rank, (math.nan, 0, math.nan))
 
 
+def test_log_rank_of_events_that_are_all_at_one_time_is_nan() -> None:
+    """The statistic is 0 / 0 then, and no evidence that the groups have one curve."""
+    table = {
+        "days": np.array([3, 5, 5, 5]),
+        "died": np.array([0, 1, 1, 1]),
+        "stage": np.array(["I", "I", "II", "II"]),
+    }
+    found = of(ASKED["kaplan-meier"], table).log_rank
+    np.testing.assert_equal(found, (math.nan, 1, math.nan))
+    groups = stats.CensoredData([5], right=[3]), stats.CensoredData([5, 5])
+    with np.errstate(invalid="ignore"):
+        assert math.isnan(stats.logrank(*groups).pvalue)
+
+
 def test_medians_are_the_first_time_that_half_are_gone() -> None:
     table = {
         "days": np.array([1, 2, 3, 4, 5, 6]),
@@ -257,6 +271,34 @@ def test_a_table_that_does_not_fit_is_refused(case: str) -> None:
     with pytest.raises(error) as told:
         asked.answer(SCHEMA, {name: np.array(values) for name, values in table.items()})
     assert "120.5" not in str(told.value)
+
+
+UNREADABLE: dict[str, tuple[str, NDArray[Any]]] = {
+    "masked": ("age", np.ma.array([1.0, 2.0, 99.0], mask=[False, False, True])),
+    "masked days": ("days", np.ma.array([1, 2, 50], mask=[False, False, True])),
+    "masked choices": ("stage", np.ma.array(["I", "II", "I"], mask=[False, False, True])),
+    "a row": ("age", np.array([[1.0, 2.0, 99.0]])),
+    "a frame of one column": ("days", np.array([[1], [2], [50]])),
+    "choices of two dimensions": ("died", np.array([[0], [1], [1]])),
+    "no dimension": ("age", np.array(99.0)),
+    "complex": ("age", np.array([1 + 50j, 2, 99])),
+    "complex days": ("days", np.array([1 + 50j, 2, 50])),
+    "hours": ("days", np.array([1, 2, 50], "m8[h]")),
+    "dates": ("days", np.array(["1970-01-02", "1970-01-05"], "M8[D]")),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_column_that_numpy_would_read_as_other_numbers_is_refused(case: str) -> None:
+    name, column = UNREADABLE[case]
+    with pytest.raises(RangeError, match=f"column {name!r}") as told:
+        SCHEMA.take({name: column}, name)
+    assert not any(cell in str(told.value) for cell in ("50", "99", "1970"))
+
+
+def test_a_masked_array_without_masked_cells_is_taken() -> None:
+    taken = SCHEMA.take({"age": np.ma.array([1.0, 2.0], mask=[False, False])}, "age")
+    assert taken.tolist() == [1.0, 2.0]
 
 
 class Missing:
@@ -370,6 +412,11 @@ def test_quantiles_are_numpys(ages: list[list[float]], shares: list[float], cuts
     found = quantiles(sites, TWO, "age", shares, cuts=cuts)
     np.testing.assert_allclose(found, np.quantile(pooled, shares), rtol=0, atol=120 / 2**36)
     assert len(sites.asked) <= {1: 39, 7: 14, 255: 5}[cuts]
+
+
+def test_shares_may_be_an_array() -> None:
+    found = quantiles(Sites(np.array([1.0, 3.0])), TWO, "age", np.array([0.5, 1.0]))
+    np.testing.assert_allclose(found, [2.0, 3.0], atol=120 / 2**36)
 
 
 def test_a_site_that_leaves_in_between_makes_no_quantile() -> None:

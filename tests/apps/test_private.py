@@ -39,6 +39,11 @@ def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
     assert "Epsilon" in said
     assert "1.25" in said
     assert "Epsilon" not in shown(plain(120), round_table(Settings(), rounds(Settings()), 1000))
+    infinite = [{**report, "epsilon": None} for report in reports]  # JSON has no infinity
+    assert "∞" in shown(plain(120), round_table(RECORDS, infinite, 1000))
+    assert "0.00124" in shown(
+        plain(120), round_table(RECORDS, [{**reports[0], "epsilon": 0.001231}], 9)
+    )
     for name in ("run.svg", "run.png"):
         plot(tmp_path / name, "digits", reports)
         assert (tmp_path / name).stat().st_size > 1000

@@ -15,7 +15,13 @@ from flhe.coding.base import Mechanism, Plain
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.clip_norm import ClipNorm
-from flhe.coding.discrete_gaussian import MAX_INFLATION, MOST_MEMBERS, TAIL, DiscreteGaussian
+from flhe.coding.discrete_gaussian import (
+    MAX_INFLATION,
+    MOST_MEMBERS,
+    MOST_VALUES,
+    TAIL,
+    DiscreteGaussian,
+)
 from flhe.coding.flatten import layout_of
 from flhe.coding.quantize import Quantize
 from flhe.coding.registry import CODECS
@@ -131,6 +137,14 @@ def test_integers_have_room_for_value_and_noise(bits: int, multiplier: float, si
     assert grid.reach + TAIL * deviation < Quantize(bits).levels
     assert grid.sensitivity <= MAX_INFLATION * 1.0 / grid.step
     assert deviation**2 / MOST_MEMBERS >= 15
+
+
+@pytest.mark.parametrize("unit", ["member", "record"])
+def test_more_values_than_epsilon_is_proven_for_are_refused(unit: Any) -> None:
+    noise = DiscreteGaussian(1.0, 1.0, unit, divisor=float(unit == "record"), bits=30)
+    assert noise.grid(MOST_VALUES).sensitivity > noise.grid(MOST_VALUES // 2).sensitivity
+    with pytest.raises(MisfitError, match="proven for up to 4294967296"):
+        noise.grid(MOST_VALUES + 1)
 
 
 def test_decoding_divides_by_senders_or_by_what_was_said() -> None:

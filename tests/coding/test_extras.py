@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flhe.coding.extras import LIMIT, MAX_PRODUCT, POINT, Extras
+from flhe.coding.extras import LIMIT, MAX_PRODUCT, POINT, Extras, misfit
 from flhe.errors import ConfigError, ProtocolError
 
 CLIENT = st.tuples(
@@ -48,6 +48,17 @@ def test_sums_decode_to_weighted_means(
 def test_a_metric_without_a_usable_value_adds_nothing(value: float | None) -> None:
     told = {} if value is None else {"loss": value}
     assert Extras(("loss",)).encode(7, told, []).tolist() == [1, 7, 0, 0]
+
+
+@given(st.floats(-LIMIT, LIMIT))
+def test_a_metric_that_passes_is_within_one_percent(value: float) -> None:
+    mean = (
+        Extras(("loss",)).decode(Extras(("loss",)).encode(3, {"loss": value}, ())).metrics["loss"]
+    )
+    if not misfit(value):
+        assert mean == pytest.approx(value, rel=0.01, abs=0)
+    else:
+        assert math.isnan(mean) or abs(value) < 0.001
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def test_change_then_apply_gives_the_trained_model() -> None:
     ("name", "before", "floats", "integers", "after"),
     [
         ("bn.running_var", np.float32([0.5, 0.5]), [-0.75, 0.25], [], [0.0, 0.75]),
+        ("norm/moving_variance", np.float32([0.5, 0.5]), [-0.75, 0.25], [], [0.0, 0.75]),
         ("bn.running_mean", np.float32([0.5, 0.5]), [-0.75, 0.25], [], [-0.25, 0.75]),
         ("n", np.uint8([250, 5]), [], [10, -10], [255, 0]),
         ("half", np.float16([1.0]), [1e-4], [], [float(np.float32(1) + np.float32(1e-4))]),

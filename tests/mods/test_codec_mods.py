@@ -13,6 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from flhe.coding.clip import Clip as ClipCodec
+from flhe.coding.discrete_gaussian import DiscreteGaussian
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize as QuantizeCodec
 from flhe.coding.sparsify import TopK
@@ -96,6 +97,7 @@ def test_the_last_in_the_list_sees_the_update_first() -> None:
     [
         ([ClipCodec.history(), Weigh(1), QuantizeCodec(8)], ConfigError, "need HEMod"),
         ([TopK(0.1), Permute()], ConfigError, "need HEMod"),
+        ([DiscreteGaussian(1.0, 1.0, "record", 0.5, 1000.0)], ConfigError, "dp_fedsgd"),
         ([QuantizeCodec(8)], MisfitError, "put Clip"),
         ([], ConfigError, "at least one"),
     ],

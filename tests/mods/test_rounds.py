@@ -19,7 +19,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flhe.mods import app as mods_app
-from flhe.mods import he_mod, records
+from flhe.mods import he_mod, records, training
 from flhe.mods.he_mod import LOCKS
 from flhe.node import store
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
@@ -369,6 +369,22 @@ def test_nothing_of_a_reply_but_ciphertext_leaves(
     for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):
         assert secret not in sent
     assert {a.stype for a in reply.content[records.UPDATE].values()} == {records.SEALED}
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [(1e-4, "steps of 2**-16"), (40_000.0, "has no mean"), (0.0, ""), (0.5, ""), (-2.5, "")],
+)
+def test_a_metric_that_the_sum_does_not_resolve_is_told_here_alone(
+    group: Group, site: Site, loss: float, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    training.say_once.cache_clear()
+    site.app.metrics = {"loss": loss}
+    reply = group.ask(site)
+    assert update(reply).senders
+    assert ("metric 'loss'" in caplog.text) == bool(says)
+    assert says in caplog.text
+    assert str(loss) not in caplog.text or not says
 
 
 def test_what_grows_with_the_apps_memory_is_not_told(

@@ -16,7 +16,7 @@ from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.provision.budgets import budget_of, check_budget
 from flhe.provision.doctor import examine
-from flhe.training.accountant import epsilon
+from flhe.training.accountant import epsilon, shown
 from flhe.training.contract import Contract
 from tests.mods.harness import TERMS, Group, answer, pinned, refused, update
 from tests.provision.site import bad, good, keygen, run, text_of
@@ -45,7 +45,7 @@ def test_what_is_spent_is_shown(tmp_path: Path) -> None:
         budget.spend(NOISE)
     told = good("budget", "--node-config", text_of(known))
     assert "0.5" in told
-    assert f"epsilon {epsilon({NOISE: 3}, 1e-6):.3g} at delta 1e-06, of 5" in told
+    assert f"epsilon {shown(epsilon({NOISE: 3}, 1e-6))} at delta 1e-06, of 5" in told
     before = budget.ledger()
     assert "is trusted" in good("budget", "--node-config", text_of(known), "--confirm")
     assert budget.ledger().counts == before.counts

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from flhe.errors import ConfigError, NoKeyError, ProtocolError
+from flhe.errors import ConfigError, NoKeyError, ProtocolError, QuorumError
 from flhe.keys.agreement import dealt, joint
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.bigint import from_rows, to_rows
@@ -157,7 +157,8 @@ def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
         return honest(self, dataclasses.replace(total, data=data))
 
     monkeypatch.setattr(BatchCryptAdder, "close", close_)
-    run_batchcrypt(grid, 1)
+    with pytest.raises(QuorumError, match="1 consecutive rounds are void"):
+        run_batchcrypt(grid, 1)
     for log in map(grid.log, range(3)):
         assert REFUSED in log
     codes = {r.error.code for _, s, r in grid.replies if s == "evaluate" and r.has_error()}

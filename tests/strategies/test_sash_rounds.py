@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,7 +27,17 @@ from flhe.node.journal import JOURNAL, Book
 from flhe.node.store import Store
 from flhe.strategies import HEStrategy, SashFedAvg
 from tests.rosters import write_pinned
-from tests.strategies.puppets import MASKED, Log, Patch, Puppets, pin, play, put_identity, told
+from tests.strategies.puppets import (
+    MASKED,
+    Log,
+    Node,
+    Patch,
+    Puppets,
+    pin,
+    play,
+    put_identity,
+    told,
+)
 from tests.strategies.reference import Reference, assert_like
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -214,6 +224,43 @@ def test_round_after_round_comes_to_nothing(tmp_path: Path) -> None:
     with pytest.raises(QuorumError, match="3 consecutive rounds are void"):
         run(grid, 12)
     assert not any(grid.survivors)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_a_run_of_void_rounds_has_no_result(tmp_path: Path, unmask: str, rounds: int) -> None:
+    """Also where there are no more of them than retries: the first model is nobody's result."""
+    grid = Puppets(tmp_path, NODES)
+    for round_ in range(1, 3):
+        grid.drop(round_, "consist", "lost", range(3))
+    with pytest.raises(QuorumError, match=f"{rounds} consecutive rounds are void"):
+        run(grid, rounds, unmask)
+    assert not any(grid.survivors)
+
+
+@pytest.mark.parametrize("still", [1, 2])
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_a_round_that_changes_nothing_is_not_the_silent_end_of_training(
+    tmp_path: Path, unmask: str, still: int, log: Log
+) -> None:
+    """As with a learning rate of 0: members open one sum of a model that the server hands out."""
+    grid = Puppets(tmp_path, NODES)
+    app, moves = cast(Node, grid.app), cast(Node, grid.app).trained
+
+    def trained(arrays: Any, partition: int) -> Any:
+        rests = app.configs[-1]["server-round"] == still
+        return dict(arrays) if rests else moves(arrays, partition)
+
+    app.trained = trained
+    if unmask == "server" and still == 1:
+        with pytest.raises(QuorumError, match="round 2 begins with the model of an earlier round"):
+            run(grid, 4, unmask)
+        return
+    run(grid, 4, unmask)
+    seen = [grid.trainings(node) for node in range(NODES)]
+    assert set(seen) == {2 if unmask == "server" else 4}
+    left_out = "round 3 begins with the model of an earlier round" in log.text
+    assert left_out == (unmask == "server")
 
 
 @pytest.mark.parametrize("unmask", ["server", "clients"])

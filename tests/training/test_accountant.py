@@ -182,6 +182,19 @@ def test_what_a_run_says() -> None:
     assert spent(mechanism, 3, 1e-5) == {"epsilon": epsilon({mechanism: 3}, 1e-5), "delta": 1e-5}
 
 
+@given(st.floats(0, 1e6))
+def test_an_epsilon_is_never_shown_lower_than_it_is(value: float) -> None:
+    text = accountant.shown(value)
+    assert value <= float(text) <= value * 1.0101 + 1e-300
+    assert len(text.split("e")[0].replace(".", "").strip("0")) <= 3
+
+
+def test_an_epsilon_of_three_digits_is_shown_as_it_is() -> None:
+    shown = {0.0: "0", 0.1: "0.1", 2.996: "3", 3.0: "3", 3.001: "3.01", 0.0012341: "0.00124"}
+    assert {value: accountant.shown(value) for value in shown} == shown
+    assert accountant.shown(math.inf) == "inf"
+
+
 def test_where_both_are_hidden_a_members_noise_counts_half() -> None:
     """A record that changes an update may turn it round: that is twice as far as to zeros."""
     records, members = Mechanism(1.0, 0.1), Mechanism(4.0, 1.0, of_members=True)

@@ -86,6 +86,18 @@ def test_rules_that_are_none(numbers: Any) -> None:
             rule(*numbers)
 
 
+def test_a_value_that_is_not_shown_whole_ends_in_dots() -> None:
+    lines = Settings({"rates": [0.1] * 40, "short": [0.1] * 3, "text": "x" * 78}).lines()
+    assert lines[0].endswith(", 0...")
+    assert lines[1:] == ["short = [0.1, 0.1, 0.1]", f"text = {'x' * 78!r}"]
+    assert len(lines[0]) == len(lines[2]) + len("rates") - len("text")
+
+
+def test_a_share_that_is_not_all_is_not_shown_as_all() -> None:
+    contract = Contract(TERMS, 25, train_share=0.996, evaluate_share=0.004, least=4)
+    assert "99.6% of the members train, 0.4% evaluate" in "\n".join(contract.lines())
+
+
 def test_it_tells_people_what_it_says_and_nothing_to_their_terminal() -> None:
     settings = Settings({"lr": Cosine(0.1, 0.0, 9), "epochs": (1, 2, 3, 4), "\x1b[2Jx": "\x07"})
     contract = Contract(TERMS, 25, settings, Settings({"batch": 8}), 0.5, 1.0, 4, app="a/b\n1.0")

@@ -9,11 +9,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from flhe.coding.chain import chain
+from flhe.coding.clip import Clip
 from flhe.coding.extras import Totals
 from flhe.coding.quantize import NearestRounding, Quantize
 from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.coding.update import update_codec
+from flhe.coding.weigh import Weigh
 from flhe.errors import ExamplesError, FlheError, NotFiniteError, ProtocolError, ReplyError
 from flhe.math.ring import Elements, Q
 from flhe.schemes.sash.adder import SashAdder
@@ -73,6 +76,19 @@ def test_moments_are_the_same_everywhere_and_go_on(optimizer: Optimizer) -> None
     lost = dataclasses.replace(first, moments={})  # the same arrays and another memory
     with pytest.raises(ProtocolError, match="or other weights"):
         again.open(rank=2, model=lost)
+
+
+def test_steps_in_another_order_open_to_the_same_mean() -> None:
+    """Three steps one by one decode in float64, and an optimizer takes float32."""
+    apart = chain(Weigh(100), Clip(1.0), Quantize(16))
+    for optimizer in (Optimizer(), Optimizer("fedadam")):
+        usual, other = (
+            play(3, dataclasses.replace(TERMS, codec=codec, optimizer=optimizer)).open()
+            for codec in (TERMS.codec, apart)
+        )
+        for name, array in usual.masters.items():
+            np.testing.assert_allclose(other.masters[name], array, atol=1e-2)
+        assert other.masters["w"].dtype == np.float32
 
 
 # --- what a model is known by ---

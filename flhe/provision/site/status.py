@@ -18,6 +18,7 @@ from flhe.provision.flower_config import parse
 from flhe.provision.site import page
 from flhe.provision.site.joining import last_of
 from flhe.provision.site.layout import Layout
+from flhe.training import accountant
 
 LINES = 1000
 """Lines of the log that are read."""
@@ -117,4 +118,4 @@ def _budget(layout: Layout) -> str:
         return f"unknown: {error}"
     assert isinstance(spent, dict)
     limit = spent["max_epsilon"] or "no limit"
-    return f"epsilon {spent['epsilon']:.3g} of {limit}, delta {spent['delta']:g}"
+    return f"epsilon {accountant.shown(spent['epsilon'])} of {limit}, delta {spent['delta']:g}"
