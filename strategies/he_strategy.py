@@ -394,18 +394,13 @@ class HEStrategy(FedAvg):
         fed.drop_sums()
 
     def _finish(self, fed: Federation, result: Result, first: int) -> None:
-        """Put the last model into the result; QuorumError if all rounds from `first` were void.
-
-        A few void rounds are fine behind a trained model, and none is behind the first one.
-        """
+        """Put the last model into the result; QuorumError if all rounds from `first` were void."""
         box = None if fed.server_reads else CatchUp(fed, self.settings.stage_timeout).finish()
-        if fed.ledger.base < first:
+        if fed.ledger.base < first:  # a few are fine behind a trained model
             trained = fed.ledger.base > self.terms.select.mapped
             fed.check_voids(self.settings.retries if trained else 0, every=True)
-        if box is None:
-            assert fed.initial is not None
-            result.arrays = fed.initial
-        else:
-            result.arrays = records.SealedArrays(dict(box))
+        arrays = fed.initial if box is None else records.SealedArrays(dict(box))
+        assert arrays is not None
+        result.arrays = arrays
         self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)
