@@ -25,7 +25,6 @@ from flhe.wire.files import Buffer
 from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_POLL = 0.05  # seconds
 _PATIENCE = 5.0  # seconds that a line of a log waits for the lock
 
 
@@ -47,7 +46,7 @@ class Store:
         return "Store(<state directory>)"
 
     @contextmanager
-    def lock(self, timeout: float = 30.0, *, name: str = "lock") -> Iterator[None]:
+    def lock(self, timeout: float = files.PATIENCE_S, *, name: str = "lock") -> Iterator[None]:
         """Hold the directory's lock, after at most `timeout` seconds (StoreError); not reentrant.
 
         Locks of different names are independent: each run has one, so runs can share a node.
@@ -56,18 +55,7 @@ class Store:
             handle = os.open(self.root / name, os.O_RDWR | os.O_CREAT | files.SAFE, 0o600)
         holder = os.getpid()
         try:
-            until = time.monotonic() + timeout
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= until:
-                        raise StoreError(
-                            f"another process has held the state directory for {timeout:g} s: wait "
-                            "until it has trained, or give each node a directory of its own"
-                        ) from None
-                    time.sleep(_POLL)
+            files.hold(handle, timeout=timeout)
             files.sweep(self.root)
             yield
         finally:

@@ -33,6 +33,11 @@ SAFE = os.O_CLOEXEC | os.O_NOFOLLOW
 HOME = "the state directory"
 """Name of a file's place in errors, by default."""
 
+PATIENCE_S = 30.0
+"""Longest wait for a lock, in seconds."""
+
+_POLL_S = 0.05
+
 
 def make_private(path: Path, where: str = HOME) -> None:
     """Make the directory 0700, or check an existing one.
@@ -182,6 +187,24 @@ def erase(path: Path) -> None:
             _sync(path.parent)
 
 
+def hold(handle: int, where: str = HOME, timeout: float = PATIENCE_S) -> None:
+    """Lock an open file, after at most `timeout` seconds.
+
+    Raises StoreError: another process holds it, and may have been stopped meanwhile.
+    """
+    until = time.monotonic() + timeout
+    while True:
+        with os_errors("lock", where), suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() >= until:
+            raise StoreError(
+                f"another process has held {where} for {timeout:g} s: wait until it has trained, or "
+                "give each node a directory of its own"
+            )
+        time.sleep(_POLL_S)
+
+
 def exchange(path: Path, act: Callable[[bytes], bytes], where: str, *, create: bool) -> None:
     """Replace the content of a short file by the result of `act` on it, with the file locked.
 
@@ -199,7 +222,8 @@ def exchange(path: Path, act: Callable[[bytes], bytes], where: str, *, create: b
     with os.fdopen(handle, "r+b", buffering=0) as file:
         with os_errors("use a file", where):
             _check_file(handle, where)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        hold(handle, where)
+        with os_errors("use a file", where):
             before = file.read()
         after = act(before)
         if after != before:

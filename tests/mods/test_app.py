@@ -1,4 +1,4 @@
-"""What an app answers to a query, and what is no answer; its time."""
+"""What an app answers to a query, and what is no answer; its time; metrics that no sum resolves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from flhe.errors import PolicyError, ReplyError
+from flhe.mods import training
 from flhe.mods.app import App
 from flhe.mods.app_state import AppState
 from flhe.training.contract import Contract
 from flhe.training.model import Model
 from flhe.training.query import Query
-from tests.mods.harness import arrays
+from tests.mods.harness import Group, Site, arrays, update
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,19 @@ def test_what_an_app_leaves_while_it_makes_the_first_model_is_forgotten() -> Non
     app = App(of, lambda *_: pytest.fail("the app trains"), AppState(of), make)
     assert len(app.initial()) == 1
     assert "seen" not in of.state
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [(1e-4, "steps of 2**-16"), (40_000.0, "has no mean"), (0.0, ""), (0.5, ""), (-2.5, "")],
+)
+def test_a_metric_that_the_sum_does_not_resolve_is_told_here_alone(
+    group: Group, site: Site, loss: float, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    training.say_once.cache_clear()
+    site.app.metrics = {"loss": loss}
+    reply = group.ask(site)
+    assert update(reply).senders
+    assert ("metric 'loss'" in caplog.text) == bool(says)
+    assert says in caplog.text
+    assert str(loss) not in caplog.text or not says

@@ -19,9 +19,8 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flhe.mods import app as mods_app
-from flhe.mods import he_mod, records, training
+from flhe.mods import he_mod, records
 from flhe.mods.he_mod import LOCKS
-from flhe.node import store
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.sealed import Sealed
 from flhe.sums import secure_sum
@@ -371,22 +370,6 @@ def test_nothing_of_a_reply_but_ciphertext_leaves(
     assert {a.stype for a in reply.content[records.UPDATE].values()} == {records.SEALED}
 
 
-@pytest.mark.parametrize(
-    ("loss", "says"),
-    [(1e-4, "steps of 2**-16"), (40_000.0, "has no mean"), (0.0, ""), (0.5, ""), (-2.5, "")],
-)
-def test_a_metric_that_the_sum_does_not_resolve_is_told_here_alone(
-    group: Group, site: Site, loss: float, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    training.say_once.cache_clear()
-    site.app.metrics = {"loss": loss}
-    reply = group.ask(site)
-    assert update(reply).senders
-    assert ("metric 'loss'" in caplog.text) == bool(says)
-    assert says in caplog.text
-    assert str(loss) not in caplog.text or not says
-
-
 def test_what_grows_with_the_apps_memory_is_not_told(
     group: Group, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -506,7 +489,7 @@ def test_a_second_process_waits_so_long_and_says_so(
     handle = os.open(site.home / f"lock-{RUN % LOCKS}", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "time", clock)
+        patch.setattr(files, "time", clock)
         refused(group.ask(site), 1015)
     assert slept
     assert not site.app.seen

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -32,3 +35,24 @@ def test_a_file_that_cannot_be_written_whole_is_none(
     assert files.create(path, b"secret", where)
     assert not files.create(path, b"another", where)
     assert path.read_bytes() == b"secret"
+
+
+def test_nobody_waits_for_ever_for_a_file_that_another_process_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, slept = tmp_path / "entry", list[float]()
+    path.write_bytes(b"before")
+    path.chmod(0o600)
+    other = os.open(path, os.O_RDWR)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    ticks = itertools.count(step=files.PATIENCE_S / 3)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=slept.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "time", clock)
+        with pytest.raises(StoreError, match="another process has held the place for 30 s"):
+            files.exchange(path, lambda _: b"after", "the place", create=False)
+    assert slept
+    assert path.read_bytes() == b"before"
+    os.close(other)
+    files.exchange(path, lambda _: b"after", "the place", create=False)
+    assert path.read_bytes() == b"after"
