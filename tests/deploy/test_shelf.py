@@ -23,6 +23,7 @@ from flwr.supercore.utils import request_download_link
 from flhe.errors import ConfigError
 from flhe.provision.federation.reviewers import file_of, read_public
 from flhe_app import shelf
+from flhe_lab.bench.synthetic import write_app
 from flhe_lab.rehearsal import app as loopback_app
 from tests.patience import PATIENCE_S
 from tests.provision.site import bad, good
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationW
 
 @pytest.fixture
 def fab(tmp_path: Path) -> Path:
-    loopback_app.write_app(tmp_path / "app")
+    write_app(tmp_path / "app", loopback_app.NAME, loopback_app.__name__, {"rounds": 3})
     (tmp_path / "shelf").mkdir()
     path = tmp_path / "shelf" / "app.fab"
     path.write_bytes(build_fab_from_disk(tmp_path / "app"))
