@@ -1,15 +1,16 @@
 """Prg: a keystream by AES-256 in counter mode, addressed by stream and position.
 
 Stream `j` under a key is AES-256-CTR with the counter block starting at be64(j) | be64(0). Position
-is counted in 16-byte blocks, so any part of a stream can be made on any thread. OpenSSL computes it,
-through `cryptography`.
+is counted in 16-byte blocks, so any part of a stream can be made on any thread. OpenSSL computes
+short streams, through `cryptography`, and long ones where the processor has no vector AES.
 """
 
 from __future__ import annotations
 
+import functools
 import secrets
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, FlheError
 from flhe.math.ring import Elements, Q
 from flhe.wire.secret import Random
 
@@ -51,6 +52,97 @@ class Stream:
         self._encryptor.update_into(memoryview(_ZEROS)[:nbytes], out.data)
 
 
+class OpenSsl:
+    """Long streams under one key, by OpenSSL."""
+
+    __slots__ = ("_held", "_key", "_next")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._held = np.empty(CHUNK + BLOCK, np.uint8)
+        self._next: dict[tuple[int, int], Stream] = {}
+
+    def into(
+        self, out: NDArray[Any], count: int, block: int, added: Sequence[int], taken: Sequence[int]
+    ) -> None:
+        """Write the sum of streams into out[:count], modulo the lane, from 16-byte block `block` on.
+
+        `added` and `taken` are their numbers: those are added, these subtracted. Lanes are uint32 or
+        uint64, little-endian; `out` is at least BLOCK bytes longer than `count` lanes.
+        """
+        step = CHUNK // out.itemsize
+        for at in range(0, count, step):
+            size = min(step, count - at)
+            part, nbytes = out[at : at + size], size * out.itemsize
+            if not added:
+                part[:] = 0
+            for i, number in enumerate([*added, *taken]):
+                # A new cipher costs a tenth of a chunk: one that was read up to here goes on.
+                stream = self._next.pop((number, block), None) or Stream(self._key, number, block)
+                stream.into(self._held if i or not added else out[at:].view(np.uint8), nbytes)
+                if nbytes % BLOCK == 0:
+                    self._next[number, block + nbytes // BLOCK] = stream
+                lanes = self._held[:nbytes].view(out.dtype)
+                if i >= len(added):
+                    np.subtract(part, lanes, out=part)
+                elif i:
+                    np.add(part, lanes, out=part)
+            block += nbytes // BLOCK
+
+
+class Vaes:
+    """Long streams under one key, by the processor's vector AES."""
+
+    __slots__ = ("_schedule",)
+
+    def __init__(self, key: bytes) -> None:
+        from flhe.math import aes_kernels
+
+        self._schedule = np.zeros(4 * (aes_kernels.ROUNDS + 1), np.uint32)
+        self._schedule[:8] = np.frombuffer(key, "<u4")
+        aes_kernels.expand(self._schedule)
+
+    def into(
+        self, out: NDArray[Any], count: int, block: int, added: Sequence[int], taken: Sequence[int]
+    ) -> None:
+        """Write the sum of streams, as `OpenSsl.into` does."""
+        from flhe.math import aes_kernels
+
+        plus, minus = np.array(added, np.uint64), np.array(taken, np.uint64)
+        aes_kernels.streams(self._schedule, plus, minus, np.uint64(block), out[:count])
+
+
+@functools.cache
+def fastest() -> type[Vaes] | type[OpenSsl]:
+    """Return what makes long streams on this machine.
+
+    Raises FlheError: vector AES and OpenSSL differ.
+    """
+    from flhe.math import aes_kernels
+
+    if not aes_kernels.able():
+        return OpenSsl
+    # Fixed key and counters: what is encrypted here is compared, and nothing else.
+    key, count = bytes(range(32)), CHUNK // 8
+    ours, theirs = np.empty((2, count + BLOCK // 8), np.uint64)
+    for cipher, out in ((Vaes, ours), (OpenSsl, theirs)):
+        cipher(key).into(out, count, (1 << 32) - 3, (3, (1 << 64) - 1), (4,))
+    if not np.array_equal(ours[:count], theirs[:count]):
+        raise FlheError(
+            "the processor's vector AES and OpenSSL's AES differ: one of them is broken on this "
+            "machine; use another machine, or set NUMBA_CPU_FEATURES to a list without +vaes"
+        )
+    return Vaes
+
+
+def keystream(key: bytes) -> OpenSsl | Vaes:
+    """Return long streams under a 32-byte key, by the fastest AES-256 of this machine."""
+    if len(key) != 32:
+        raise ConfigError(f"keystream: key of {len(key)} bytes, AES-256 takes 32")
+    # Counter blocks are fixed by (number, block). Safe as for `Stream`.
+    return fastest()(key)
+
+
 def words(key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
     """Yield words start, start + 1, ... of stream 0, little-endian, a cache's worth at a time.
 
@@ -59,14 +151,14 @@ def words(key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
     """
     # An AES block holds two words: if the first word is the second of its two, skip one.
     block, skip = divmod(start, BLOCK // 8)
-    stream, most, at = Stream(key, 0, block), CHUNK // 8, 0
+    stream, most, at = keystream(key), CHUNK // 8, 0
     # `into` needs a spare block.
     held = np.empty(min(most, skip + count) + BLOCK // 8, np.uint64)
     while at < count:
         size = min(most - skip, count - at)
-        stream.into(held.view(np.uint8), 8 * (skip + size))
+        stream.into(held, skip + size, block, (0,), ())
         yield at, held[skip : skip + size]
-        at, skip = at + size, 0
+        at, skip, block = at + size, 0, block + CHUNK // BLOCK
 
 
 def drawn(random: Random, count: int) -> bytes:
@@ -91,17 +183,19 @@ PIECE = CHUNK // 4
 class SecureRounding:
     """Uniform 16-bit integers from a CSPRNG: AES-256-CTR under a fresh system key."""
 
-    __slots__ = ("_scratch", "_stream")
+    __slots__ = ("_block", "_held", "_stream")
 
     def __init__(self) -> None:
         # Stream 0 from block 0: safe because the key is drawn anew for this object and forgotten.
-        self._stream = Stream(secrets.token_bytes(32), 0)
-        self._scratch = np.empty(2 * PIECE + BLOCK, np.uint8)
+        self._stream = keystream(secrets.token_bytes(32))
+        self._held, self._block = np.empty(PIECE // 2 + BLOCK // 4, np.uint32), 0
 
     def next(self, count: int) -> NDArray[np.uint16]:
         """Return the next `count`, at most PIECE; overwritten by the next call."""
-        self._stream.into(self._scratch, 2 * count)
-        return self._scratch[: 2 * count].view(np.uint16)
+        lanes = -(-count // 2)
+        self._stream.into(self._held, lanes, self._block, (0,), ())
+        self._block += -(-4 * lanes // BLOCK)
+        return self._held.view(np.uint16)[:count]
 
 
 # --- uniform field elements ---
@@ -139,10 +233,7 @@ class FieldElements:
         start, skip = divmod(first * n, BLOCK // 8)
         size = skip + count * n + BLOCK // 8
         held = np.empty(size, np.uint64) if scratch is None else scratch[:size]
-        stream = Stream(self._key, 0, start)
-        data, nbytes = held.view(np.uint8), 8 * (skip + count * n)
-        for at in range(0, nbytes, CHUNK):
-            stream.into(data[at:], min(CHUNK, nbytes - at))
+        keystream(self._key).into(held, skip + count * n, start, (0,), ())
         out = held[skip : skip + count * n].reshape(count, n)
         if self._mask != _ONES:
             out &= np.uint64(self._mask)

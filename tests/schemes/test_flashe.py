@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError
-from flhe.math.prg import Stream
+from flhe.math import prg
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.masking import (
     Bitmap,
@@ -35,13 +35,13 @@ from tests.laws import KEY, SLOT, add_up, flashe_lanes, whole
 def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of the streams that are made."""
     made: list[int] = []
-    start = Stream.__init__
 
-    def counted(self: Stream, key: bytes, number: int, block: int = 0) -> None:
-        made.append(number)
-        start(self, key, number, block)
+    class Counted(prg.OpenSsl):
+        def into(self, out: Any, count: int, block: int, added: Any, taken: Any) -> None:
+            made.extend([*added, *taken])
+            super().into(out, count, block, added, taken)
 
-    monkeypatch.setattr(Stream, "__init__", counted)
+    monkeypatch.setattr(prg, "fastest", lambda: Counted)
     return made
 
 

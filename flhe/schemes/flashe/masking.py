@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, Stream
+from flhe.math.prg import BLOCK, CHUNK, keystream
 from flhe.schemes.shell import windows
 
 Mode = Literal["double", "single"]
@@ -50,23 +50,11 @@ def masks(
 
     Yields first and last place, and the lanes between, which the next step overwrites.
     """
-    size = np.dtype(lane).itemsize
-    added, taken = ([Stream(key, j, start * size // BLOCK) for j in part] for part in terms)
-    one, two = np.empty(CHUNK + BLOCK, np.uint8), np.empty(CHUNK + BLOCK, np.uint8)
+    size, (added, taken) = np.dtype(lane).itemsize, terms
+    stream, held = keystream(key), np.empty((CHUNK + BLOCK) // size, lane)
     for at, end in windows(start, stop, CHUNK // size):
-        nbytes = (end - at) * size
-        total: NDArray[Any] = one[:nbytes].view(lane)
-        lanes: NDArray[Any] = two[:nbytes].view(lane)
-        if not added:
-            total[:] = 0
-        for i, stream in enumerate(added):
-            stream.into(two if i else one, nbytes)
-            if i:
-                np.add(total, lanes, out=total)
-        for stream in taken:
-            stream.into(two, nbytes)
-            np.subtract(total, lanes, out=total)
-        yield at, end, total
+        stream.into(held, end - at, at * size // BLOCK, added, taken)
+        yield at, end, held[: end - at]
 
 
 def expected(masking: Mode, members: int, dropout: float) -> float:
