@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ReuseError
-from flhe.math.prg import Stream, random_elements
+from flhe.math.keystream import Stream
+from flhe.math.prg import random_elements
 from flhe.math.ring import add
 from flhe.schemes.base import Adder, Opener, Scheme, Sealer, Secrets
 from flhe.schemes.batchcrypt.scheme import BatchCrypt

@@ -10,8 +10,8 @@ import pytest
 from Crypto.Cipher import AES
 from numpy.typing import NDArray
 
-from flhe.math import prg
-from flhe.math.prg import Stream
+from flhe.math import keystream
+from flhe.math.keystream import Stream
 
 
 def streams(patch: pytest.MonkeyPatch, made: Callable[[bytes, int, int], Any]) -> None:
@@ -21,7 +21,7 @@ def streams(patch: pytest.MonkeyPatch, made: Callable[[bytes, int, int], Any]) -
         self._encryptor = made(key, number, block)
 
     patch.setattr(Stream, "__init__", start)
-    patch.setattr(prg, "fastest", lambda: prg.OpenSsl)
+    patch.setattr(keystream, "fastest", lambda: keystream.OpenSsl)
 
 
 def scripted(patch: pytest.MonkeyPatch, word: Callable[[int, int], int]) -> set[int]:

@@ -67,9 +67,24 @@ class Permute(Codec):
         return _sorted(plain, permutation.forward(coords), permutation.length), state
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """Return the original coordinates, ascending, with their values; raises as `encode`."""
+        """Return a dense sum, shape (length,): values at their original coordinates, else zeros.
+
+        Raises as `encode`; ProtocolError also for coordinates that do not ascend.
+        """
+        from flhe.math import coordinate_kernels
+
         permutation, coords = self._parts(total)
-        return _sorted(total, permutation.inverse(coords), permutation.length), state
+        if total.values.shape != coords.shape or np.any(coords[1:] <= coords[:-1]):
+            raise ProtocolError("Permute: not one value a coordinate, or coordinates do not ascend")
+        # Not in order, as `encode` does: a sum of many has most coordinates, and becomes dense anyway.
+        dense, word = (
+            empty(permutation.length, total.values.dtype),
+            f"u{total.values.dtype.itemsize}",
+        )
+        dense[:] = 0
+        values = np.ascontiguousarray(total.values).view(word)
+        coordinate_kernels.place(values, permutation.inverse(coords), dense.view(word))
+        return total._replace(values=dense, coords=None), state
 
     def _parts(self, plain: Plain) -> tuple[Permutation, NDArray[np.uint32]]:
         if self.permutation is None:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.buffers import fixed
+from flhe.math.buffers import empty, fixed
 from flhe.wire.derive import hash_of
 
 HEADER = 5
@@ -106,14 +106,14 @@ def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
 
 def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
     """Return the coordinates in at least one support, ascending, shape (union,)."""
-    return supports[0].coords if len(supports) == 1 else members(*union_of(supports))
+    return supports[0].coords if len(supports) == 1 else members(union_of(supports)[0])
 
 
-def members(words: NDArray[np.uint64], count: int) -> NDArray[np.uint32]:
-    """Return the `count` coordinates in a bitmap, ascending, shape (count,)."""
+def members(words: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """Return the coordinates in a bitmap, ascending, shape (count,)."""
     from flhe.math import sparse_kernels
 
-    out = np.empty(count, np.uint32)
+    out = empty(sparse_kernels.size_of(words), np.uint32)
     sparse_kernels.members(words, out)
     return out
 
@@ -183,7 +183,7 @@ def _decode(data: bytes, length: int) -> NDArray[np.uint32]:
         beyond = bits != 8 * _bytes(length) or data[-1] >> (8 - -length % 8) if length else bits
         if beyond or count != sparse_kernels.size_of(words):
             raise ProtocolError("support: the bitmap is not one of so many of its coordinates")
-        return members(words, count)
+        return members(words)
     p = kind - 1
     if p > MAX_PARAMETER:
         raise ProtocolError(f"support: kind {kind} does not exist")

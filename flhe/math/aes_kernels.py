@@ -24,15 +24,19 @@ from flhe.math.field_kernels import copy, inner, njit
 
 ROUNDS = 14
 
-_WIDE, _DEPTH = 2, 8
-"""Blocks of one register, and registers that are encrypted at a time: an instruction's latency."""
+_DEPTH = 8
+"""Registers, of two blocks each, that are encrypted at a time: an instruction's latency."""
 
-GROUP = 16 * _WIDE * _DEPTH
-"""Bytes encrypted at a time."""
+BLOCKS = 2 * _DEPTH
+"""Blocks encrypted at a time."""
 
-_BYTE, _INT, _LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_BLOCK, _REGISTER = ir.VectorType(_LONG, 2), ir.VectorType(_LONG, 2 * _WIDE)
-_QUARTERS = ir.VectorType(_INT, 4)
+_GROUP = 16 * BLOCKS
+_BYTE, _INT = ir.IntType(8), ir.IntType(32)
+_BLOCK, _PAIR, _QUARTERS = (
+    ir.VectorType(ir.IntType(64), 2),
+    ir.VectorType(_INT, 2),
+    ir.VectorType(_INT, 4),
+)
 
 
 def able() -> bool:
@@ -71,33 +75,48 @@ def _substituted(_context: Any, word: Any) -> Any:
 _sub_word: Any = intrinsic(_substituted)
 
 
-def _encryption(operation: str) -> Any:
-    """Build `f(schedule, number, block, out, at)`: a GROUP of a stream, into lanes from `at` on.
+def _pairs(builder: Any, number: Any, blocks: Any) -> Any:
+    """Return (number, block) for each of two blocks."""
+    numbers = builder.insert_element(ir.Constant(_BLOCK, ir.Undefined), number, _INT(0))
+    order = ir.Constant(ir.VectorType(_INT, 4), [0, 2, 0, 3])
+    return builder.shuffle_vector(numbers, blocks, order)
 
-    It is written there, or added to what is there, or subtracted from it.
+
+def _encryption(operation: str) -> Any:
+    """Build `f(schedule, number, blocks, out, at)`: blocks of a stream, into lanes from `at` on.
+
+    `blocks` is the first one's place, or an array of all of a group's. They are written there, or
+    added to what is there, or subtracted from it.
     """
 
-    def typed(_context: Any, schedule: Any, number: Any, block: Any, out: Any, at: Any) -> Any:
-        lane = ir.IntType(out.dtype.bitwidth)
+    def typed(_context: Any, schedule: Any, number: Any, blocks: Any, out: Any, at: Any) -> Any:
+        lane, apart = ir.IntType(out.dtype.bitwidth), isinstance(blocks, types.Array)
         lanes = ir.VectorType(lane, 256 // out.dtype.bitwidth)
 
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             keys = _pointer(context, builder, signature.args[0], arguments[0], _BLOCK)
             target = _pointer(context, builder, signature.args[3], arguments[3], lane)
-            both = ir.Constant(ir.VectorType(_INT, 2 * _WIDE), [0, 1] * _WIDE)
+            both = ir.Constant(_QUARTERS, [0, 1] * 2)
 
             def round_key(at: int) -> Any:
                 key = builder.load(builder.gep(keys, [_INT(at)]), align=1)
                 return builder.shuffle_vector(key, ir.Constant(_BLOCK, ir.Undefined), both)
 
-            first = ir.Constant(_REGISTER, ir.Undefined)
-            for i in range(2 * _WIDE):  # number and block, for each block of a register
-                first = builder.insert_element(first, arguments[1 + i % 2], _INT(i))
+            if apart:
+                places = _pointer(context, builder, signature.args[2], arguments[2], _BLOCK)
+            else:
+                first = builder.insert_element(ir.Constant(_BLOCK, [0, 0]), arguments[2], _INT(0))
+                first = builder.shuffle_vector(
+                    first, ir.Constant(_BLOCK, ir.Undefined), ir.Constant(_PAIR, [0, 0])
+                )
             states, key = [], round_key(0)
             for d in range(_DEPTH):
-                steps = [step for i in range(_WIDE) for step in (0, d * _WIDE + i)]
-                counters = builder.add(first, ir.Constant(_REGISTER, steps))
-                counters = _called(builder, f"llvm.bswap.v{2 * _WIDE}i64", counters)
+                if apart:
+                    pair = builder.load(builder.gep(places, [_INT(d)]), align=1)
+                else:
+                    pair = builder.add(first, ir.Constant(_BLOCK, [2 * d, 2 * d + 1]))
+                counters = _pairs(builder, arguments[1], pair)
+                counters = _called(builder, "llvm.bswap.v4i64", counters)
                 states.append(builder.xor(counters, key))
             for r in range(1, ROUNDS + 1):
                 name = "llvm.x86.aesni.aesenc" + ("last" if r == ROUNDS else "") + ".256"
@@ -111,7 +130,8 @@ def _encryption(operation: str) -> Any:
                 builder.store(made, place, align=1)
             return context.get_dummy_value()
 
-        return types.void(schedule, types.uint64, types.uint64, out, types.uint64), code
+        kinds = (schedule, types.uint64, blocks if apart else types.uint64, out, types.uint64)
+        return types.void(*kinds), code
 
     return intrinsic(typed)
 
@@ -135,19 +155,17 @@ def expand(schedule):
 
 
 @inner
-def _groups(schedule, added, taken, block, out, count):
-    lanes = GROUP // out.itemsize
-    for at in range(0, count, lanes):
-        if added.size:
-            _write(schedule, added[0], block, out, at)
-        else:
-            for i in range(at, at + lanes):
-                out[i] = 0
-        for k in range(1, added.size):
-            _add(schedule, added[k], block, out, at)
-        for k in range(taken.size):
-            _subtract(schedule, taken[k], block, out, at)
-        block += np.uint64(GROUP // 16)
+def _summed(schedule, added, taken, blocks, out, at):
+    """Write one group of the sum of streams."""
+    if added.size:
+        _write(schedule, added[0], blocks, out, at)
+    else:
+        for i in range(_GROUP // out.itemsize):
+            out[at + i] = 0
+    for k in range(1, added.size):
+        _add(schedule, added[k], blocks, out, at)
+    for k in range(taken.size):
+        _subtract(schedule, taken[k], blocks, out, at)
 
 
 @njit
@@ -156,11 +174,31 @@ def streams(schedule, added, taken, block, out):
 
     `added` and `taken` are numbers of streams, uint64; `out` is uint32 or uint64, (count,).
     """
-    lanes = GROUP // out.itemsize
+    lanes = _GROUP // out.itemsize
     whole = out.size // lanes * lanes
-    _groups(schedule, added, taken, block, out, whole)
+    for at in range(0, whole, lanes):
+        _summed(schedule, added, taken, block, out, at)
+        block += np.uint64(BLOCKS)
     if whole < out.size:
         rest = np.empty(lanes, out.dtype)
-        block = np.uint64(block + np.uint64(whole * out.itemsize // 16))
-        _groups(schedule, added, taken, block, rest, lanes)
+        _summed(schedule, added, taken, block, rest, 0)
         copy(rest, out[whole:])
+
+
+@njit
+def streams_at(schedule, added, taken, coords, out):
+    """Write the sum of streams at lanes `coords`, uint32 (count,), with a block for each.
+
+    Fewer than BLOCKS are not written; otherwise the last ones may be encrypted twice.
+    """
+    shift = np.uint64(2 if out.itemsize == 4 else 1)  # lanes of a block, as a power of two
+    low = np.uint64((1 << shift) - 1)
+    held, blocks = np.empty(BLOCKS << shift, out.dtype), np.empty(BLOCKS, np.uint64)
+    for start in range(0, out.size, BLOCKS):
+        first = np.uint64(min(start, out.size - BLOCKS))
+        for i in range(BLOCKS):
+            blocks[i] = np.uint64(coords[np.uint64(first + np.uint64(i))]) >> shift
+        _summed(schedule, added, taken, blocks, held, 0)
+        for i in range(BLOCKS):
+            at = np.uint64(first + np.uint64(i))
+            out[at] = held[np.uint64(np.uint64(i) << shift) | np.uint64(coords[at] & low)]

@@ -28,6 +28,21 @@ def scatter(coords, values, out):
 
 
 @njit
+def gather(lanes, coords, start, out):
+    """Read the lane of each coordinate, ascending, out of the lanes from `start` on."""
+    for i in range(coords.size):
+        out[i] = lanes[np.uint64(coords[i]) - start]
+
+
+@njit
+def scatter_add(coords, values, start, out):
+    """Add values at their coordinates to lanes from `start` on, modulo the lane."""
+    for i in range(coords.size):
+        at = np.uint64(np.uint64(coords[i]) - start)
+        out[at] = out[at] + values[i]
+
+
+@njit
 def apart(values, coords, chosen, rest):
     """Split `values`: those at `coords` (ascending, in range) to `chosen`, others to `rest`."""
     start = 0

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
 from flhe.math.buffers import empty, fixed
-from flhe.math.prg import BLOCK, Stream
+from flhe.math.keystream import BLOCK, Stream
 from flhe.wire.secret import Secret
 
 SMALL = 1 << 16

@@ -1,146 +1,18 @@
-"""Prg: a keystream by AES-256 in counter mode, addressed by stream and position.
-
-Stream `j` under a key is AES-256-CTR with the counter block starting at be64(j) | be64(0). Position
-is counted in 16-byte blocks, so any part of a stream can be made on any thread. OpenSSL computes
-short streams, through `cryptography`, and long ones where the processor has no vector AES.
-"""
+"""Prg: pseudorandom words, rounding values and field elements, from keystreams."""
 
 from __future__ import annotations
 
-import functools
 import secrets
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import ConfigError
+from flhe.math.keystream import BLOCK, CHUNK, Stream, keystream
 from flhe.math.ring import Elements, Q
 from flhe.wire.secret import Random
-
-BLOCK = 16
-"""Bytes in one AES block."""
-
-_ZEROS = bytes(1 << 18)
-"""Input of the cipher; 256 KiB keeps source and target in a core's own cache."""
-
-CHUNK = len(_ZEROS)
-"""Maximum bytes of one call of `into`."""
-
-
-class Stream:
-    """Stream `number` under a 32-byte key, from 16-byte block `block` on, read forwards."""
-
-    __slots__ = ("_encryptor",)
-
-    def __init__(self, key: bytes, number: int, block: int = 0) -> None:
-        if len(key) != 32:
-            raise ConfigError(f"Stream: key of {len(key)} bytes, AES-256 takes 32")
-        if not (0 <= number < 1 << 64 and 0 <= block < 1 << 64):
-            raise ConfigError("Stream: its number and the block must fit 64 bits")
-        counter = number.to_bytes(8, "big") + block.to_bytes(8, "big")
-        # The counter block is fixed by (number, block). Safe because every key is derived for one
-        # purpose and one slot, and a stream under it is only ever a mask for that slot.
-        self._encryptor = Cipher(AES256(key), CTR(counter)).encryptor()
-
-    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        """Write the next `nbytes` (at most CHUNK) into `out`, which is at least BLOCK longer."""
-        self._encryptor.update_into(memoryview(_ZEROS)[:nbytes], out.data)
-
-
-class OpenSsl:
-    """Long streams under one key, by OpenSSL."""
-
-    __slots__ = ("_held", "_key", "_next")
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._held = np.empty(CHUNK + BLOCK, np.uint8)
-        self._next: dict[tuple[int, int], Stream] = {}
-
-    def into(
-        self, out: NDArray[Any], count: int, block: int, added: Sequence[int], taken: Sequence[int]
-    ) -> None:
-        """Write the sum of streams into out[:count], modulo the lane, from 16-byte block `block` on.
-
-        `added` and `taken` are their numbers: those are added, these subtracted. Lanes are uint32 or
-        uint64, little-endian; `out` is at least BLOCK bytes longer than `count` lanes.
-        """
-        step = CHUNK // out.itemsize
-        for at in range(0, count, step):
-            size = min(step, count - at)
-            part, nbytes = out[at : at + size], size * out.itemsize
-            if not added:
-                part[:] = 0
-            for i, number in enumerate([*added, *taken]):
-                # A new cipher costs a tenth of a chunk: one that was read up to here goes on.
-                stream = self._next.pop((number, block), None) or Stream(self._key, number, block)
-                stream.into(self._held if i or not added else out[at:].view(np.uint8), nbytes)
-                if nbytes % BLOCK == 0:
-                    self._next[number, block + nbytes // BLOCK] = stream
-                lanes = self._held[:nbytes].view(out.dtype)
-                if i >= len(added):
-                    np.subtract(part, lanes, out=part)
-                elif i:
-                    np.add(part, lanes, out=part)
-            block += nbytes // BLOCK
-
-
-class Vaes:
-    """Long streams under one key, by the processor's vector AES."""
-
-    __slots__ = ("_schedule",)
-
-    def __init__(self, key: bytes) -> None:
-        from flhe.math import aes_kernels
-
-        self._schedule = np.zeros(4 * (aes_kernels.ROUNDS + 1), np.uint32)
-        self._schedule[:8] = np.frombuffer(key, "<u4")
-        aes_kernels.expand(self._schedule)
-
-    def into(
-        self, out: NDArray[Any], count: int, block: int, added: Sequence[int], taken: Sequence[int]
-    ) -> None:
-        """Write the sum of streams, as `OpenSsl.into` does."""
-        from flhe.math import aes_kernels
-
-        plus, minus = np.array(added, np.uint64), np.array(taken, np.uint64)
-        aes_kernels.streams(self._schedule, plus, minus, np.uint64(block), out[:count])
-
-
-@functools.cache
-def fastest() -> type[Vaes] | type[OpenSsl]:
-    """Return what makes long streams on this machine.
-
-    Raises FlheError: vector AES and OpenSSL differ.
-    """
-    from flhe.math import aes_kernels
-
-    if not aes_kernels.able():
-        return OpenSsl
-    # Fixed key and counters: what is encrypted here is compared, and nothing else.
-    key, count = bytes(range(32)), CHUNK // 8
-    ours, theirs = np.empty((2, count + BLOCK // 8), np.uint64)
-    for cipher, out in ((Vaes, ours), (OpenSsl, theirs)):
-        cipher(key).into(out, count, (1 << 32) - 3, (3, (1 << 64) - 1), (4,))
-    if not np.array_equal(ours[:count], theirs[:count]):
-        raise FlheError(
-            "the processor's vector AES and OpenSSL's AES differ: one of them is broken on this "
-            "machine; use another machine, or set NUMBA_CPU_FEATURES to a list without +vaes"
-        )
-    return Vaes
-
-
-def keystream(key: bytes) -> OpenSsl | Vaes:
-    """Return long streams under a 32-byte key, by the fastest AES-256 of this machine."""
-    if len(key) != 32:
-        raise ConfigError(f"keystream: key of {len(key)} bytes, AES-256 takes 32")
-    # Counter blocks are fixed by (number, block). Safe as for `Stream`.
-    return fastest()(key)
 
 
 def words(key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, Stream
+from flhe.math.keystream import BLOCK, CHUNK, Stream
 from flhe.schemes.flashe.scheme import Flashe
 from flhe_lab.bench.contender import PHASES, Contender, Setting, Work
 from flhe_lab.bench.federation import layout_of, terms_of

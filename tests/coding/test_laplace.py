@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from flhe.coding.laplace import MAX_STEPS, Laplace
 from flhe.errors import ConfigError, RangeError
 from flhe.math import sampling_kernels
-from flhe.math.prg import CHUNK
+from flhe.math.keystream import CHUNK
 from tests.reference.wire import word
 from tests.scripted import scripted
 

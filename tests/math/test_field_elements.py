@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.math.prg import CHUNK, FieldElements, Stream, random_elements
+from flhe.math.keystream import CHUNK, Stream
+from flhe.math.prg import FieldElements, random_elements
 from flhe.math.ring import Q
 from tests.reference.field import elements as by_definition
 from tests.reference.wire import word

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, FlheError
-from flhe.math import aes_kernels, prg
-from flhe.math.prg import BLOCK, CHUNK, keystream
+from flhe.math import aes_kernels, keystream
+from flhe.math.keystream import BLOCK, CHUNK
 
 KINDS = [
-    pytest.param(prg.OpenSsl, id="OpenSSL"),
+    pytest.param(keystream.OpenSsl, id="OpenSSL"),
     pytest.param(
-        prg.Vaes,
+        keystream.Vaes,
         id="VAES",
         marks=pytest.mark.skipif(not aes_kernels.able(), reason="no vector AES here"),
     ),
@@ -65,7 +65,8 @@ def test_both_make_the_same_sums(
     key: bytes, count: int, block: int, added: list[int], taken: list[int], lane: Any
 ) -> None:
     ours, theirs = (
-        made(kind, key, count, block, added, taken, lane) for kind in (prg.Vaes, prg.OpenSsl)
+        made(kind, key, count, block, added, taken, lane)
+        for kind in (keystream.Vaes, keystream.OpenSsl)
     )
     assert np.array_equal(ours, theirs)
 
@@ -83,24 +84,42 @@ def test_pieces_are_those_of_the_whole(kind: Any) -> None:
 
 def test_a_key_of_another_length_is_refused() -> None:
     with pytest.raises(ConfigError, match="31 bytes"):
-        keystream(bytes(31))
+        keystream.keystream(bytes(31))
 
 
 @pytest.mark.parametrize("able", [True, False])
 def test_what_is_chosen(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aes_kernels, "able", lambda: able)
-    monkeypatch.setattr(prg, "Vaes", type("Same", (prg.OpenSsl,), {}))
-    chosen = prg.fastest.__wrapped__()
-    assert chosen is (prg.Vaes if able else prg.OpenSsl)
+    monkeypatch.setattr(keystream, "Vaes", type("Same", (keystream.OpenSsl,), {}))
+    chosen = keystream.fastest.__wrapped__()
+    assert chosen is (keystream.Vaes if able else keystream.OpenSsl)
 
 
 def test_a_processor_whose_aes_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(prg.OpenSsl):
+    class Broken(keystream.OpenSsl):
         def into(self, out: Any, count: int, *where: Any) -> None:
             super().into(out, count, *where)
             out[count - 1] ^= 1
 
     monkeypatch.setattr(aes_kernels, "able", lambda: True)
-    monkeypatch.setattr(prg, "Vaes", Broken)
+    monkeypatch.setattr(keystream, "Vaes", Broken)
     with pytest.raises(FlheError, match="differ"):
-        prg.fastest.__wrapped__()
+        keystream.fastest.__wrapped__()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    coords=st.sets(st.integers(0, 2000), max_size=40)
+    | st.sets(st.integers(CHUNK // 4 - 9, CHUNK // 4 + 9) | st.integers(CHUNK - 99, CHUNK)),
+    added=NUMBERS,
+    taken=NUMBERS,
+    lane=st.sampled_from([np.uint32, np.uint64]),
+)
+def test_lanes_one_by_one_are_those_of_the_whole(
+    kind: Any, coords: set[int], added: list[int], taken: list[int], lane: Any
+) -> None:
+    key, places = bytes(range(32)), np.array(sorted(coords), np.uint32)
+    whole = made(kind, key, max(coords, default=0) + 1, 0, added, taken, lane)
+    out = np.empty(places.size, lane)
+    kind(key).at(out, places, added, taken)
+    assert np.array_equal(out, whole[places])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError
-from flhe.math import prg
+from flhe.math import keystream
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.masking import (
     Bitmap,
@@ -36,12 +36,12 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of the streams that are made."""
     made: list[int] = []
 
-    class Counted(prg.OpenSsl):
+    class Counted(keystream.OpenSsl):
         def into(self, out: Any, count: int, block: int, added: Any, taken: Any) -> None:
             made.extend([*added, *taken])
             super().into(out, count, block, added, taken)
 
-    monkeypatch.setattr(prg, "fastest", lambda: Counted)
+    monkeypatch.setattr(keystream, "fastest", lambda: Counted)
     return made
 
 

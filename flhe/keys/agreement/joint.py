@@ -34,7 +34,7 @@ from flhe.keys.agreement import broadcast
 from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
-from flhe.math.prg import BLOCK, Stream
+from flhe.math.keystream import BLOCK, Stream
 from flhe.schemes.keyed import JointKey
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random

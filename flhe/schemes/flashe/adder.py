@@ -34,7 +34,7 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
-from flhe.math.prg import CHUNK
+from flhe.math.keystream import CHUNK
 from flhe.math.ring import Elements
 from flhe.math.threads import spread
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets

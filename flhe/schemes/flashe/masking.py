@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, keystream
+from flhe.math.keystream import BLOCK, CHUNK, keystream
 from flhe.schemes.shell import windows
 
 Mode = Literal["double", "single"]

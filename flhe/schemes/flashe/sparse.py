@@ -23,10 +23,14 @@ from flhe.coding.pack import Packing
 from flhe.coding.support import Support, covered, members
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty, fixed
+from flhe.math.keystream import BLOCK, keystream
 from flhe.math.threads import spread
-from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped
+from flhe.schemes.flashe.masking import Mode, Terms, telescoped
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import packed, unpacked
+
+_WINDOW = 1 << 18
+"""Coordinates that are opened at a time: their masks' sums fit a core's own cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,24 +47,20 @@ def masks_for(
     threads: int = 1,
 ) -> NDArray[Any]:
     """Return one sender's masks: of its coordinates, then of the extras, (count + extras,)."""
-    from flhe.schemes.flashe import kernels
+    behind = np.arange(support.length, support.length + extras, dtype=np.uint32)
+    return _masks_at(key, packing, terms, np.concatenate([support.coords, behind]), threads)
 
-    coords, length = support.coords, support.length
-    out = empty(coords.size + extras, packing.lane)
+
+def _masks_at(
+    key: bytes, packing: Packing, terms: Terms, coords: NDArray[np.uint32], threads: int = 1
+) -> NDArray[Any]:
+    """Return the masks at some places, ascending, (count,)."""
+    out = empty(coords.size, packing.lane)
 
     def work(start: int, stop: int) -> None:
-        # Of the coordinates' own type: NumPy would widen all of them first.
-        first = int(np.searchsorted(coords, np.uint32(start)))
-        for at, end, sums in masks(key, packing.lane, terms, start, stop):
-            last = first + int(np.searchsorted(coords[first:], np.uint32(end)))
-            kernels.gather(sums, fixed(coords[first:last]), np.uint64(at), out[first:last])
-            first = last
-            if end > length:  # the extras, which follow the last coordinate
-                begin = max(at, length)
-                part = sums[begin - at :]
-                out[coords.size + begin - length : coords.size + end - length] = part
+        keystream(key).at(out[start:stop], coords[start:stop], *terms)
 
-    spread(work, length + extras, packing.block, threads)
+    spread(work, coords.size, BLOCK, threads)
     return out
 
 
@@ -80,7 +80,7 @@ def add(
     packing: Packing, total: Sealed | None, part: Sealed, senders: tuple[int, ...]
 ) -> SparseTotal:
     """Fold a ciphertext or another sum into a sum, whose buffer is reused if in progress."""
-    from flhe.schemes.flashe import kernels
+    from flhe.math import coordinate_kernels
 
     if total is not None and not isinstance(total, SparseTotal):
         total = add(packing, None, total, total.senders)
@@ -95,7 +95,7 @@ def add(
         if lanes.size != length + extras:
             raise ProtocolError("add: the part has another length than the sum")
     values = _lanes(packing, part)
-    kernels.scatter_add(fixed(coords), values[: coords.size], lanes)
+    coordinate_kernels.scatter_add(fixed(coords), values[: coords.size], np.uint64(0), lanes)
     np.add(lanes[length:], values[coords.size :], out=lanes[length:])
     supports = dict(zip(part.senders, part.supports, strict=True))
     if total is not None:
@@ -107,13 +107,13 @@ def add(
 
 def close(packing: Packing, total: SparseTotal) -> Sealed:
     """Return the sum as it travels to readers: coordinates that were sent, and the extras."""
-    from flhe.schemes.flashe import kernels
+    from flhe.math import coordinate_kernels
 
     lanes = total.data.view(packing.lane)
     coords = covered(total.supports)
     length = total.supports[0].length
     values = empty(coords.size + total.length - length, packing.lane)
-    kernels.gather(lanes, fixed(coords), np.uint64(0), values[: coords.size])
+    coordinate_kernels.gather(lanes, fixed(coords), np.uint64(0), values[: coords.size])
     values[coords.size :] = lanes[length:]
     data = packed(packing, values.view(packing.signed))
     return Sealed(
@@ -129,36 +129,44 @@ def open_sum(
     packing: Packing, mode: Mode, key: bytes, total: Sealed, threads: int = 1
 ) -> NDArray[Any]:
     """Open a closed sum: signed values of the union's coordinates, then extras, (total.length,)."""
-    from flhe.schemes.flashe import kernels
+    from flhe.math import coordinate_kernels
 
-    length = total.supports[0].length
-    words = {j: s.bitmap() for j, s in zip(total.senders, total.supports, strict=True)}
-    union = np.bitwise_or.reduce([*words.values()])
-    extras = check_part(packing, total, int(np.bitwise_count(union).sum()))
-    coords = members(union, total.length - extras)
+    length, coords = total.supports[0].length, covered(total.supports)
+    extras = check_part(packing, total, coords.size)
     values = _lanes(packing, total)
-    nobody = np.zeros(-(-length // 64), np.uint64)
-    lanes: NDArray[Any] = np.zeros(length, packing.lane)  # sums of the masks of each coordinate
+    sums, ends = empty(total.length, packing.lane), _ends(total, mode)
 
     def work(start: int, stop: int) -> None:
-        for j in sorted(words.keys() | ({j + 1 for j in words} if mode == "double" else set())):
-            # F(j, d) was added by j and, under double masking, subtracted by j - 1.
-            added = words.get(j, nobody)
-            taken = words.get(j - 1, nobody) if mode == "double" else nobody
-            if np.array_equal(added, taken):
-                continue
-            for at, end, stream in masks(key, packing.lane, ([j], []), start, stop):
-                w = slice(at // 64, -(-end // 64))
-                kernels.add_where(added[w], taken[w], stream, lanes[at:end], False)
-                if mode == "double":
-                    kernels.add_where(taken[w], added[w], stream, lanes[at:end], True)
+        stream, lanes = keystream(key), np.empty(min(_WINDOW, stop - start), packing.lane)
+        made = np.empty_like(lanes)
+        for at in range(start, stop, _WINDOW):
+            window = np.array([at, min(at + _WINDOW, stop)], np.uint32)
+            lanes[:] = 0
+            for terms, places in ends:
+                here = places[slice(*np.searchsorted(places, window))]
+                stream.at(made[: here.size], here, *terms)
+                coordinate_kernels.scatter_add(fixed(here), made[: here.size], np.uint64(at), lanes)
+            own = slice(*np.searchsorted(coords, window))
+            coordinate_kernels.gather(lanes, fixed(coords[own]), np.uint64(at), sums[own])
 
     spread(work, length, packing.block, threads)
-    sums = empty(total.length, packing.lane)
-    kernels.gather(lanes, fixed(coords), np.uint64(0), sums[: coords.size])
-    first = length // packing.block * packing.block  # a stream can be entered only at a block
-    terms, behind = telescoped(total.senders, mode), sums[coords.size :]
-    for at, end, stream in masks(key, packing.lane, terms, first, length + extras):
-        begin = max(at, length)
-        behind[begin - length : max(end - length, 0)] = stream[begin - at :]
-    return packing.signed_of(values - sums)
+    behind = np.arange(length, length + extras, dtype=np.uint32)
+    sums[coords.size :] = _masks_at(key, packing, telescoped(total.senders, mode), behind)
+    np.subtract(values, sums, out=sums)
+    return packing.signed_of(sums)
+
+
+def _ends(total: Sealed, mode: Mode) -> list[tuple[Terms, NDArray[np.uint32]]]:
+    """Return the streams in a sum, and the coordinates of each.
+
+    F(j, d) was added by j and, under double masking, subtracted by j - 1: they cancel where both sent.
+    """
+    sent = dict(zip(total.senders, total.supports, strict=True))
+    if mode == "single":
+        return [(([j], []), support.coords) for j, support in sent.items()]
+    words = {j: support.bitmap() for j, support in sent.items()}
+    nobody, found = np.zeros_like(words[total.senders[0]]), list[tuple[Terms, NDArray[np.uint32]]]()
+    for j in sorted(words.keys() | {j + 1 for j in words}):
+        added, taken = words.get(j, nobody), words.get(j - 1, nobody)
+        found += [(([j], []), members(added & ~taken)), (([], [j]), members(taken & ~added))]
+    return found

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import Stream
+from flhe.math.keystream import Stream
 from flhe.wire.derive import hkdf
 from flhe_lab.papers.corrections.proof import Found, shows
 

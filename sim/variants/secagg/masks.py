@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from numpy.typing import NDArray
 
 from flhe.math import ring
-from flhe.math.prg import BLOCK, CHUNK, FieldElements, Stream
+from flhe.math.keystream import BLOCK, CHUNK, Stream
+from flhe.math.prg import FieldElements
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Secret
 from flhe_lab.variants.secagg.plan import Plan
