@@ -2,14 +2,12 @@
 
 `flhe.math.kernels` describes the layout and does the work. Packing and unpacking also add a mask,
 so a scheme needs no extra pass over the vector.
-
-Residues modulo several moduli travel limb after limb (`LimbPacking`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +17,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import fixed
-from flhe.math.ring import Elements, PrimeRing
-
-PIECE = 1 << 14
-"""Residues that are processed at a time, a multiple of the block of `Packing`: they stay in a
-core's own cache."""
+from flhe.math.keystream import BLOCK, CHUNK, OpenSsl, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +100,57 @@ class Packing:
             kernels.unpack_rows(data[None, nbytes:], mask[whole:], self.bits, rest)
         return out
 
+    def seal(
+        self,
+        values: NDArray[Any],
+        stream: OpenSsl,
+        terms: Terms,
+        start: int,
+        out: NDArray[np.uint8],
+    ) -> None:
+        """Pack values under a sum of streams from lane `start` on, a multiple of `block`."""
+        from flhe.math import kernels
+
+        done, nbytes = self._split(values.size)
+        if done and (streams := stream.compiled(terms, self._block_of(start))) is not None:
+            kernel = kernels.seal32 if self.word_bits == 32 else kernels.seal64
+            words = self._words(out[:nbytes])
+            kernel(self._values(values[:done]), streams, self.bits, words)
+        else:
+            done = 0
+        for at, end, lanes in self._lanes(stream, terms, start, done, values.size):
+            self.pack(values[at:end], lanes, self.cut(out, at, end))
+
+    def open(
+        self, data: NDArray[np.uint8], stream: OpenSsl, terms: Terms, start: int, out: NDArray[Any]
+    ) -> None:
+        """Unpack signed values, with the sum of streams from lane `start` on added to them."""
+        from flhe.math import kernels
+
+        done, nbytes = self._split(out.size)
+        if done and (streams := stream.compiled(terms, self._block_of(start))) is not None:
+            kernel = kernels.open32 if self.word_bits == 32 else kernels.open64
+            words = self._words(fixed(data[:nbytes]))
+            kernel(words, streams, self.bits, self._values(out[:done]))
+        else:
+            done = 0
+        for at, end, lanes in self._lanes(stream, terms, start, done, out.size):
+            self.unpack(self.cut(data, at, end), lanes, out[at:end])
+
+    def _block_of(self, lane: int) -> int:
+        return lane * self.word_bits // (8 * BLOCK)
+
+    def _lanes(
+        self, stream: OpenSsl, terms: Terms, start: int, first: int, stop: int
+    ) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        """Yield pieces of [first, stop), and their lanes, which the next ones overwrite."""
+        step = 8 * CHUNK // self.word_bits
+        held = np.empty(min(step, stop - first) + 8 * BLOCK // self.word_bits, self.lane)
+        for at in range(first, stop, step):
+            end = min(at + step, stop)
+            stream.into(held, end - at, self._block_of(start + at), *terms)
+            yield at, end, held[: end - at]
+
     def _values(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(-1, self.word_bits, COLUMNS)
 
@@ -168,117 +213,3 @@ def _tops(bits: int, word_bits: int) -> NDArray[Any]:
     tops = np.array(words, np.uint32 if word_bits == 32 else np.uint64)
     tops.flags.writeable = False
     return tops
-
-
-@dataclass(frozen=True, slots=True)
-class LimbPacking:
-    """Layout of residues of `bits` bits, 33 to 64; `moduli`: one for each limb, none longer.
-
-    Each limb is packed separately, with as many bits a residue as the longest modulus has; residues
-    of 64 bits are little-endian words. Call `check` before computing with residues: it refuses
-    those not below their modulus.
-    """
-
-    bits: int
-    moduli: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not 33 <= self.bits <= 64:
-            raise ConfigError(f"LimbPacking(bits={self.bits}): bits must be 33 to 64")
-        if not self.moduli or max(self.moduli) >> self.bits:
-            raise ConfigError(f"LimbPacking: a modulus is longer than {self.bits} bits")
-
-    @property
-    def _packing(self) -> Packing:
-        return Packing(self.bits)
-
-    def nbytes(self, count: int) -> int:
-        """Return the bytes that `count` residues of each limb take."""
-        return len(self.moduli) * self._packing.nbytes(count)
-
-    def read(self, data: NDArray[np.uint8], count: int, limb: int, at: int, out: Elements) -> None:
-        """Read elements of one limb from number `at` on, a multiple of PIECE, into `out`.
-
-        `count` is the number of residues that each limb has in `data`.
-        """
-        part = self._cut(data, count, limb, at, out.size)
-        if self.bits == 64:
-            out.view(np.uint8)[:] = part
-            return
-        # With several limbs, all but the first may be unaligned: kernels need whole words.
-        self._packing.unpack(part.copy(), np.zeros(out.size, np.uint64), out.view(np.int64))
-        np.bitwise_and(out, np.uint64((1 << self.bits) - 1), out=out)  # the kernel extends the sign
-
-    def write(
-        self, residues: Elements, data: NDArray[np.uint8], count: int, limb: int, at: int
-    ) -> None:
-        """Invert `read`."""
-        part = self._cut(data, count, limb, at, residues.size)
-        if self.bits == 64:
-            part[:] = residues.view(np.uint8)
-            return
-        part[:] = self._packing.pack(residues.view(np.int64), np.zeros(residues.size, np.uint64))
-
-    def pieces(self, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (limb, start, stop) of all residues, piece by piece."""
-        for limb in range(len(self.moduli)):
-            for at in range(0, count, PIECE):
-                yield limb, at, min(at + PIECE, count)
-
-    def check(self, data: NDArray[np.uint8], count: int) -> None:
-        """Refuse bytes that are not canonical residues; ProtocolError.
-
-        That is a residue not below its modulus, or bits after a limb's last residue.
-        """
-        from flhe.math import residue_kernels
-
-        size, used = self._packing.nbytes(count), count * self.bits % 8
-        if used and (data[size - 1 :: size] >> used).any():
-            raise ProtocolError("bits after the last residue")
-        for limb, q in enumerate(self.moduli):
-            (words, rest), modulus = self._parts(data, count, limb), np.uint64(q)
-            if self.bits == 64:
-                fits = residue_kernels.words_below(words, modulus)
-            else:
-                fits = residue_kernels.below(words, self.bits, modulus)
-                fits &= residue_kernels.rest_below(rest, count % PIECE, self.bits, modulus)
-            if not fits:
-                raise ProtocolError("a residue is not below its modulus")
-
-    def _parts(
-        self, data: NDArray[np.uint8], count: int, limb: int
-    ) -> tuple[Elements, NDArray[np.uint8]]:
-        """Return views of one limb: the words of whole pieces, perhaps unaligned, and the rest.
-
-        Residues of 64 bits are all in words.
-        """
-        whole = count if self.bits == 64 else count // PIECE * PIECE
-        part = self._cut(data, count, limb, 0, count)
-        return part[: whole * self.bits // 8].view(np.uint64), part[whole * self.bits // 8 :]
-
-    def _cut(
-        self, data: NDArray[np.uint8], count: int, limb: int, at: int, size: int
-    ) -> NDArray[np.uint8]:
-        whole = self._packing.nbytes(count)
-        part = data[limb * whole : (limb + 1) * whole]
-        return self._packing.cut(part, at, at + size)
-
-    def add(
-        self,
-        total: NDArray[np.uint8],
-        part: NDArray[np.uint8],
-        count: int,
-        rings: Sequence[PrimeRing],
-    ) -> None:
-        """Add the residues of `part` to those of `total`, in place, each modulo its limb's."""
-        from flhe.math import residue_kernels
-
-        for limb, q in enumerate(self.moduli):
-            (ours, our_rest), (theirs, their_rest) = (
-                self._parts(data, count, limb) for data in (total, part)
-            )
-            if self.bits == 64:
-                rings[limb].add(ours, theirs, ours)
-                continue
-            residue_kernels.add(ours, theirs, self.bits, np.uint64(q))
-            residue_kernels.add_rest(our_rest, their_rest, count % PIECE, self.bits, np.uint64(q))

@@ -30,7 +30,9 @@ _DEPTH = 8
 BLOCKS = 2 * _DEPTH
 """Blocks encrypted at a time."""
 
-_GROUP = 16 * BLOCKS
+GROUP = 16 * BLOCKS
+"""Bytes of those."""
+
 _BYTE, _INT = ir.IntType(8), ir.IntType(32)
 _BLOCK, _PAIR, _QUARTERS = (
     ir.VectorType(ir.IntType(64), 2),
@@ -155,12 +157,12 @@ def expand(schedule):
 
 
 @inner
-def _summed(schedule, added, taken, blocks, out, at):
+def summed(schedule, added, taken, blocks, out, at):
     """Write one group of the sum of streams."""
     if added.size:
         _write(schedule, added[0], blocks, out, at)
     else:
-        for i in range(_GROUP // out.itemsize):
+        for i in range(GROUP // out.itemsize):
             out[at + i] = 0
     for k in range(1, added.size):
         _add(schedule, added[k], blocks, out, at)
@@ -174,14 +176,14 @@ def streams(schedule, added, taken, block, out):
 
     `added` and `taken` are numbers of streams, uint64; `out` is uint32 or uint64, (count,).
     """
-    lanes = _GROUP // out.itemsize
+    lanes = GROUP // out.itemsize
     whole = out.size // lanes * lanes
     for at in range(0, whole, lanes):
-        _summed(schedule, added, taken, block, out, at)
+        summed(schedule, added, taken, block, out, at)
         block += np.uint64(BLOCKS)
     if whole < out.size:
         rest = np.empty(lanes, out.dtype)
-        _summed(schedule, added, taken, block, rest, 0)
+        summed(schedule, added, taken, block, rest, 0)
         copy(rest, out[whole:])
 
 
@@ -198,7 +200,7 @@ def streams_at(schedule, added, taken, coords, out):
         first = np.uint64(min(start, out.size - BLOCKS))
         for i in range(BLOCKS):
             blocks[i] = np.uint64(coords[np.uint64(first + np.uint64(i))]) >> shift
-        _summed(schedule, added, taken, blocks, held, 0)
+        summed(schedule, added, taken, blocks, held, 0)
         for i in range(BLOCKS):
             at = np.uint64(first + np.uint64(i))
             out[at] = held[np.uint64(np.uint64(i) << shift) | np.uint64(coords[at] & low)]

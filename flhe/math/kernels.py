@@ -26,31 +26,40 @@ from typing import Any
 import numpy as np
 
 from flhe.math import COLUMNS
+from flhe.math.aes_kernels import BLOCKS, GROUP, summed
 from flhe.math.field_kernels import clear, inner, left, njit, right
 
 
-def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
+def _packing(word: type[Any], signed: type[Any], wide: int, streamed: bool) -> tuple[Any, Any]:
     """Build kernels for one word size. `word(...)` around each step prevents widening.
 
-    Values and masks are (blocks, wide, COLUMNS), packed words (blocks, bits, COLUMNS).
+    Values and masks are (blocks, wide, COLUMNS), packed words (blocks, bits, COLUMNS). If `streamed`,
+    masks are the arguments of `aes_kernels.streams`, and made row by row.
     """
-    columns = COLUMNS
+    columns, group = COLUMNS, GROUP * 8 // wide
 
     @njit
     def pack(values, mask, bits, out):
         field = right(word(~word(0)), word(wide - bits))
-        carry = np.empty(columns, word)
+        carry, held = np.empty(columns, word), np.empty(columns, word)
         clear(carry)
+        if streamed:
+            schedule, added, taken, place = mask
         for block in range(values.shape[0]):
             v = values[block]
-            m = mask[block]
             o = out[block]
             for r in range(wide):
                 k = (r * bits) // wide
                 shift = (r * bits) % wide
                 s = word(shift)
                 vr = v[r]
-                mr = m[r]
+                if streamed:
+                    for at in range(0, columns, group):
+                        summed(schedule, added, taken, place, held, at)
+                        place += np.uint64(BLOCKS)
+                    mr = held
+                else:
+                    mr = mask[block][r]
                 o_k = o[k]
                 if shift + bits < wide:
                     for c in range(columns):
@@ -68,15 +77,23 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
     def unpack(data, mask, bits, out):
         field = right(word(~word(0)), word(wide - bits))
         sign = left(word(1), word(bits - 1))
+        held = np.empty(columns, word)
+        if streamed:
+            schedule, added, taken, place = mask
         for block in range(out.shape[0]):
-            m = mask[block]
             o = out[block]
             d = data[block]
             for r in range(wide):
                 k = (r * bits) // wide
                 shift = (r * bits) % wide
                 s = word(shift)
-                mr = m[r]
+                if streamed:
+                    for at in range(0, columns, group):
+                        summed(schedule, added, taken, place, held, at)
+                        place += np.uint64(BLOCKS)
+                    mr = held
+                else:
+                    mr = mask[block][r]
                 o_r = o[r]
                 d_k = d[k]
                 if shift + bits <= wide:
@@ -90,6 +107,13 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
                         x = word(right(d_k[c], s) | left(d_n[c], t))
                         x = word(word(x + mr[c]) & field)
                         o_r[c] = signed(word(word(x ^ sign) - sign))
+
+    return pack, unpack
+
+
+def _addition(word: type[Any]) -> Any:
+    """Build the kernel that adds packed words of one size, (blocks, bits, COLUMNS)."""
+    columns = COLUMNS
 
     @njit
     def add(total, part, bits, tops):
@@ -112,11 +136,14 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, A
                     carry[c] = word(1) if total_low < low else word(0)
                     a_k[c] = word(total_low ^ word(word(x ^ y) & top))
 
-    return pack, unpack, add
+    return add
 
 
-pack32, unpack32, add32 = _packing(np.uint32, np.int32, 32)
-pack64, unpack64, add64 = _packing(np.uint64, np.int64, 64)
+pack32, unpack32 = _packing(np.uint32, np.int32, 32, False)
+pack64, unpack64 = _packing(np.uint64, np.int64, 64, False)
+seal32, open32 = _packing(np.uint32, np.int32, 32, True)
+seal64, open64 = _packing(np.uint64, np.int64, 64, True)
+add32, add64 = _addition(np.uint32), _addition(np.uint64)
 
 
 _WORD = np.uint64(64)

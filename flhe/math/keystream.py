@@ -30,6 +30,10 @@ CHUNK = len(_ZEROS)
 """Maximum bytes of one call of `Stream.into`."""
 
 
+Terms = tuple[Sequence[int], Sequence[int]]
+"""Numbers of the streams that are added, and of those that are subtracted."""
+
+
 class Stream:
     """Stream `number` under a 32-byte key, from 16-byte block `block` on, read forwards."""
 
@@ -87,6 +91,10 @@ class OpenSsl:
                     np.add(part, lanes, out=part)
             block += nbytes // BLOCK
 
+    def compiled(self, terms: Terms, block: int) -> Any:
+        """Return the arguments of kernels that make the sum of streams themselves: None."""
+        return None
+
     def at(
         self,
         out: NDArray[Any],
@@ -124,14 +132,18 @@ class Vaes(OpenSsl):
         self._schedule[:8] = np.frombuffer(key, "<u4")
         aes_kernels.expand(self._schedule)
 
+    def compiled(self, terms: Terms, block: int) -> Any:
+        """Return the arguments of kernels that make the sum of streams themselves."""
+        plus, minus = (np.array(numbers, np.uint64) for numbers in terms)
+        return self._schedule, plus, minus, np.uint64(block)
+
     def into(
         self, out: NDArray[Any], count: int, block: int, added: Sequence[int], taken: Sequence[int]
     ) -> None:
         """Write the sum of streams, as `OpenSsl.into` does."""
         from flhe.math import aes_kernels
 
-        plus, minus = np.array(added, np.uint64), np.array(taken, np.uint64)
-        aes_kernels.streams(self._schedule, plus, minus, np.uint64(block), out[:count])
+        aes_kernels.streams(*self.compiled((added, taken), block), out[:count])
 
     def at(
         self,
@@ -148,8 +160,8 @@ class Vaes(OpenSsl):
         if not aes_kernels.BLOCKS <= coords.size < span * out.itemsize // BLOCK:
             super().at(out, coords, added, taken)
             return
-        plus, minus = np.array(added, np.uint64), np.array(taken, np.uint64)
-        aes_kernels.streams_at(self._schedule, plus, minus, fixed(coords), out)
+        streams = self.compiled((added, taken), 0)
+        aes_kernels.streams_at(*streams[:3], fixed(coords), out)
 
 
 @functools.cache

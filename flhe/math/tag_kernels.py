@@ -53,6 +53,29 @@ def _block(x, count, table):
 
 
 @inner
+def _two_blocks(x, y, table):
+    """Return what `_block` does of both, from one load of the table."""
+    wide()
+    a = b = c = d = e = f = np.int64(0)
+    g = h = k = m = n = o = np.int64(0)
+    for i in range(BLOCK):
+        one, two = np.int64(x[i]), np.int64(y[i])
+        power = np.int64(np.int32(table[0, i]))
+        a, g = a + one * power, g + two * power
+        power = np.int64(np.int32(table[1, i]))
+        b, h = b + one * power, h + two * power
+        power = np.int64(np.int32(table[2, i]))
+        c, k = c + one * power, k + two * power
+        power = np.int64(np.int32(table[3, i]))
+        d, m = d + one * power, m + two * power
+        power = np.int64(np.int32(table[4, i]))
+        e, n = e + one * power, n + two * power
+        power = np.int64(np.int32(table[5, i]))
+        f, o = f + one * power, o + two * power
+    return _joined(a, b, c), _joined(d, e, f), _joined(g, h, k), _joined(m, n, o)
+
+
+@inner
 def _split(part, x, table):
     """Return the sums of a part of 64 bits: of 31 bits, the next 31, and the rest, (3, BLOCK)."""
     for i in range(part.size):
@@ -76,16 +99,24 @@ def polynomials(values, split, table, steps):
     second; `steps` are their k**BLOCK.
     """
     wide()
-    x = np.empty((3, 0 if split is None else BLOCK), np.int32)
+    held = np.empty((3, 0 if split is None else BLOCK), np.int32)
+    squares = np.uint64(mul(steps[0], steps[0])), np.uint64(mul(steps[1], steps[1]))
     first = second = np.uint64(0)
     power = other = np.uint64(1)
-    for start in range(0, values.size, BLOCK):
+    done = values.size // (2 * BLOCK) * (2 * BLOCK) if split is None else 0
+    for start in range(0, done, 2 * BLOCK):
+        x, y = values[start : start + BLOCK], values[start + BLOCK : start + 2 * BLOCK]
+        one, two, more, beside = _two_blocks(x, y, table)
+        first = plus(first, mul(plus(one, mul(more, steps[0])), power))
+        second = plus(second, mul(plus(two, mul(beside, steps[1])), other))
+        power, other = mul(power, squares[0]), mul(other, squares[1])
+    for start in range(done, values.size, BLOCK):
         part = values[start : start + BLOCK]
         one = two = np.uint64(0)
         if split is None:
             one, two = _block(part, part.size, table)
         else:
-            one, two = _split(part, x, table)
+            one, two = _split(part, held, table)
         first, power = plus(first, mul(one, power)), mul(power, steps[0])
         second, other = plus(second, mul(two, other)), mul(other, steps[1])
     return first, second

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.pack import PIECE, LimbPacking
+from flhe.coding.limbs import PIECE, LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.ring import PrimeRing, ntt_primes
 from flhe.schemes.presets import RingPreset

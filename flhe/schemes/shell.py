@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.pack import LimbPacking, Packing
+from flhe.coding.limbs import LimbPacking
+from flhe.coding.pack import Packing
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.pack import PIECE, LimbPacking, Packing
+from flhe.coding.limbs import PIECE, LimbPacking
+from flhe.coding.pack import Packing
 from flhe.math.ring import PrimeRing, Q, ntt_primes
 from flhe.math.threads import spread
+from tests.math.keystreams import KINDS
 from tests.reference.part_formats import formula
 from tests.reference.wire import packed as reference
 
@@ -53,6 +55,24 @@ def test_packs_unpacks_and_adds_like_big_integers(bits: int) -> None:
             sums = [a + b for a, b in zip(other, part, strict=True)]
             assert total.tobytes() == reference(sums, bits)
             assert np.array_equal(packed, kept)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bits", [1, 20, 32, 33, 64])
+def test_streams_mask_like_an_array_of_their_lanes(kind: Any, bits: int) -> None:
+    packing, terms = Packing(bits), ((3, 5), (4,))
+    start, stream = packing.block, kind(bytes(range(32)))
+    for length in (7, packing.block, 2 * packing.block + 7):
+        values = array(formula(length, bits), bits)
+        lanes = np.empty(start + length + 4, packing.lane)
+        stream.into(lanes, start + length, 0, *terms)
+        data = packing.pack(values, lanes[start:-4])
+        sealed = np.empty_like(data)
+        packing.seal(values, stream, terms, start, sealed)
+        assert np.array_equal(sealed, data)
+        opened = np.empty(length, packing.signed)
+        packing.open(data, stream, terms[::-1], start, opened)
+        assert np.array_equal(opened, values)
 
 
 @settings(deadline=None)

@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, FlheError
 from flhe.math import aes_kernels, keystream
 from flhe.math.keystream import BLOCK, CHUNK
+from tests.math.keystreams import KINDS
 
-KINDS = [
-    pytest.param(keystream.OpenSsl, id="OpenSSL"),
-    pytest.param(
-        keystream.Vaes,
-        id="VAES",
-        marks=pytest.mark.skipif(not aes_kernels.able(), reason="no vector AES here"),
-    ),
-]
 NUMBERS = st.lists(st.integers(0, (1 << 64) - 1), max_size=3)
 
 

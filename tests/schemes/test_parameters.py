@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import PIECE
+from flhe.coding.limbs import PIECE
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.ring import add
 from flhe.schemes.base import Scheme

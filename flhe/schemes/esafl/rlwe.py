@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.coefficients import Coefficients, opens, slot_width
-from flhe.coding.pack import PIECE, LimbPacking
+from flhe.coding.limbs import PIECE, LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.prg import FieldElements
 from flhe.math.ring import Elements, PrimeRing, Q, lifted, ntt_primes

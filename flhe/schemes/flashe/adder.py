@@ -21,7 +21,7 @@ Under adaptive masking the server announces, attempt by attempt, the mode that s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,12 +34,12 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
-from flhe.math.keystream import CHUNK
+from flhe.math.keystream import CHUNK, OpenSsl, Terms, keystream
 from flhe.math.ring import Elements
 from flhe.math.threads import spread
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.flashe import sparse
-from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped
+from flhe.schemes.flashe.masking import Mode, telescoped
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.sparse import SparseTotal
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
@@ -169,8 +169,9 @@ class FlasheSealer(Sealer):
         data = empty(packing.nbytes(length), np.uint8)
         # As narrow as the values will be: the kernel is compiled once for each type.
         zeros = np.zeros(min(length, CHUNK), np.int16 if self.adder.bits <= 16 else np.int32)
-        for at, end, lanes in self._masks(slot, mode, 0, length):
-            packing.pack(zeros[: end - at], lanes, packing.cut(data, at, end))
+        stream, terms = self._masks(slot, mode)
+        for at, end in windows(0, length, CHUNK):
+            packing.seal(zeros[: end - at], stream, terms, at, packing.cut(data, at, end))
         self._keep(slot, length, data, mode)
 
     def _seal(
@@ -190,9 +191,8 @@ class FlasheSealer(Sealer):
         tail = np.concatenate([plain.values[blocks:], plain.extras]).astype(packing.signed)
 
         def masked(start: int, stop: int, values: NDArray[Any]) -> None:
-            for at, end, lanes in self._masks(slot, mode, start, stop):
-                part = values[at - start : end - start]
-                packing.pack(part, lanes, packing.cut(data, at, end))
+            stream, terms = self._masks(slot, mode)
+            packing.seal(values, stream, terms, start, packing.cut(data, start, stop))
 
         def added(start: int, stop: int, values: NDArray[Any]) -> None:
             step = CHUNK // np.dtype(packing.lane).itemsize
@@ -206,12 +206,9 @@ class FlasheSealer(Sealer):
         work(blocks, length, tail)
         return data
 
-    def _masks(
-        self, slot: Slot, mode: str, start: int, stop: int
-    ) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        key = _round_key(self.adder, self.group_key, slot, mode)
-        terms = self.adder.mask_terms((self.rank,), mode)
-        return masks(key, self.adder.packing.lane, terms, start, stop)
+    def _masks(self, slot: Slot, mode: str) -> tuple[OpenSsl, Terms]:
+        stream = keystream(_round_key(self.adder, self.group_key, slot, mode))
+        return stream, self.adder.mask_terms((self.rank,), mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +232,8 @@ class FlasheOpener(Opener):
         out = empty(total.length, packing.signed)
 
         def work(start: int, stop: int) -> None:
-            for at, end, sums in masks(key, packing.lane, (plus, minus), start, stop):
-                packing.unpack(packing.cut(total.data, at, end), sums, out[at:end])
+            data = packing.cut(total.data, start, stop)
+            packing.open(data, keystream(key), (plus, minus), start, out[start:stop])
 
         spread(work, total.length, packing.block, threads)
         return out

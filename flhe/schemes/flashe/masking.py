@@ -1,4 +1,4 @@
-"""Mask streams F(j, .): the streams in a sum, their lanes, and the cheaper masking.
+"""Mask streams F(j, .): the streams in a sum, and the cheaper masking.
 
 A mask is one value of a stream F(j, .), and making masks is FLASHE's cost. In a dense round each of
 the (1 - d) N surviving clients makes, for each value, in expectation            (FLASHE, Theorem 2)
@@ -12,24 +12,20 @@ encrypt                                                                 (FLASHE,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.keystream import BLOCK, CHUNK, keystream
-from flhe.schemes.shell import windows
+from flhe.math.keystream import Terms
 
 Mode = Literal["double", "single"]
 """A masking of vectors; adaptive masking chooses one of them each round."""
 
 Bitmap = tuple[int, NDArray[np.uint64]]
 """Rank of a sender, and words: bit d % 64 of word d // 64 is set if it sends coordinate d."""
-
-Terms = tuple[list[int], list[int]]
-"""Streams that are added, and those that are subtracted."""
 
 
 def telescoped(senders: Iterable[int], mode: Mode) -> Terms:
@@ -41,20 +37,6 @@ def telescoped(senders: Iterable[int], mode: Mode) -> Terms:
     plus = [j for j in present if j - 1 not in inside]
     minus = [j + 1 for j in present if j + 1 not in inside]
     return plus, minus
-
-
-def masks(
-    key: bytes, lane: Any, terms: Terms, start: int, stop: int
-) -> Iterator[tuple[int, int, NDArray[Any]]]:
-    """Read the sum of streams forwards, modulo 2**lane, from any lane that starts a block.
-
-    Yields first and last place, and the lanes between, which the next step overwrites.
-    """
-    size, (added, taken) = np.dtype(lane).itemsize, terms
-    stream, held = keystream(key), np.empty((CHUNK + BLOCK) // size, lane)
-    for at, end in windows(start, stop, CHUNK // size):
-        stream.into(held, end - at, at * size // BLOCK, added, taken)
-        yield at, end, held[: end - at]
 
 
 def expected(masking: Mode, members: int, dropout: float) -> float:

@@ -23,9 +23,9 @@ from flhe.coding.pack import Packing
 from flhe.coding.support import Support, covered, members
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty, fixed
-from flhe.math.keystream import BLOCK, keystream
+from flhe.math.keystream import BLOCK, Terms, keystream
 from flhe.math.threads import spread
-from flhe.schemes.flashe.masking import Mode, Terms, telescoped
+from flhe.schemes.flashe.masking import Mode, telescoped
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import packed, unpacked
 

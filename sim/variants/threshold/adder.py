@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.pack import LimbPacking
+from flhe.coding.limbs import LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.prg import FieldElements
 from flhe.math.ring import Elements, PrimeRing

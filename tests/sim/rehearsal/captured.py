@@ -6,7 +6,7 @@ and what was in the state directories on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushOb
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from flhe.keys.agreement.messages import Envelope
-from flhe.schemes.flashe import masking
+from flhe.math import keystream
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets, wire
@@ -34,15 +34,13 @@ TERMS = terms_of("flashe")
 
 def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every keystream of FLASHE zeros."""
-    real = masking.masks
 
-    def zeros(*where: Any) -> Iterator[tuple[int, int, Any]]:
-        for at, end, lanes in real(*where):
-            lanes[:] = 0
-            yield at, end, lanes
+    class Zeros(keystream.OpenSsl):
+        def into(self, out: Any, count: int, *_: Any) -> None:
+            out[:count] = 0
 
     for module in ("adder", "sparse"):
-        monkeypatch.setattr(f"flhe.schemes.flashe.{module}.masks", zeros)
+        monkeypatch.setattr(f"flhe.schemes.flashe.{module}.keystream", Zeros)
 
 
 def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
