@@ -34,11 +34,7 @@ GROUP = 16 * BLOCKS
 """Bytes of those."""
 
 _BYTE, _INT = ir.IntType(8), ir.IntType(32)
-_BLOCK, _PAIR, _QUARTERS = (
-    ir.VectorType(ir.IntType(64), 2),
-    ir.VectorType(_INT, 2),
-    ir.VectorType(_INT, 4),
-)
+_BLOCK, _QUARTERS = ir.VectorType(ir.IntType(64), 2), ir.VectorType(_INT, 4)
 
 
 def able() -> bool:
@@ -77,11 +73,29 @@ def _substituted(_context: Any, word: Any) -> Any:
 _sub_word: Any = intrinsic(_substituted)
 
 
-def _pairs(builder: Any, number: Any, blocks: Any) -> Any:
-    """Return (number, block) for each of two blocks."""
+def _shuffled(builder: Any, vector: Any, other: Any, *places: int) -> Any:
+    order = ir.Constant(ir.VectorType(_INT, len(places)), places)
+    return builder.shuffle_vector(vector, other, order)
+
+
+def _counters(builder: Any, number: Any, pairs: list[Any]) -> list[Any]:
+    """Return registers of two counter blocks each, big-endian; `pairs` are their positions."""
     numbers = builder.insert_element(ir.Constant(_BLOCK, ir.Undefined), number, _INT(0))
-    order = ir.Constant(ir.VectorType(_INT, 4), [0, 2, 0, 3])
-    return builder.shuffle_vector(numbers, blocks, order)
+    both = (_shuffled(builder, numbers, pair, 0, 2, 0, 3) for pair in pairs)
+    return [_called(builder, "llvm.bswap.v4i64", counters) for counters in both]
+
+
+def _encrypted(builder: Any, keys: Any, blocks: list[Any]) -> list[Any]:
+    """Return registers of two blocks each, encrypted (FIPS 197, Section 5.1)."""
+    for r in range(ROUNDS + 1):
+        key = builder.load(builder.gep(keys, [_INT(r)]), align=1)
+        key = _shuffled(builder, key, key, 0, 1, 0, 1)
+        if r == 0:
+            blocks = [builder.xor(block, key) for block in blocks]
+        else:
+            name = "llvm.x86.aesni.aesenc" + ("last" if r == ROUNDS else "") + ".256"
+            blocks = [_called(builder, name, block, key) for block in blocks]
+    return blocks
 
 
 def _encryption(operation: str) -> Any:
@@ -98,38 +112,23 @@ def _encryption(operation: str) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             keys = _pointer(context, builder, signature.args[0], arguments[0], _BLOCK)
             target = _pointer(context, builder, signature.args[3], arguments[3], lane)
-            both = ir.Constant(_QUARTERS, [0, 1] * 2)
-
-            def round_key(at: int) -> Any:
-                key = builder.load(builder.gep(keys, [_INT(at)]), align=1)
-                return builder.shuffle_vector(key, ir.Constant(_BLOCK, ir.Undefined), both)
-
             if apart:
                 places = _pointer(context, builder, signature.args[2], arguments[2], _BLOCK)
+                pairs = [
+                    builder.load(builder.gep(places, [_INT(d)]), align=1) for d in range(_DEPTH)
+                ]
             else:
                 first = builder.insert_element(ir.Constant(_BLOCK, [0, 0]), arguments[2], _INT(0))
-                first = builder.shuffle_vector(
-                    first, ir.Constant(_BLOCK, ir.Undefined), ir.Constant(_PAIR, [0, 0])
-                )
-            states, key = [], round_key(0)
-            for d in range(_DEPTH):
-                if apart:
-                    pair = builder.load(builder.gep(places, [_INT(d)]), align=1)
-                else:
-                    pair = builder.add(first, ir.Constant(_BLOCK, [2 * d, 2 * d + 1]))
-                counters = _pairs(builder, arguments[1], pair)
-                counters = _called(builder, "llvm.bswap.v4i64", counters)
-                states.append(builder.xor(counters, key))
-            for r in range(1, ROUNDS + 1):
-                name = "llvm.x86.aesni.aesenc" + ("last" if r == ROUNDS else "") + ".256"
-                key = round_key(r)
-                states = [_called(builder, name, state, key) for state in states]
+                first = _shuffled(builder, first, first, 0, 0)
+                steps = (ir.Constant(_BLOCK, [2 * d, 2 * d + 1]) for d in range(_DEPTH))
+                pairs = [builder.add(first, step) for step in steps]
+            made = _encrypted(builder, keys, _counters(builder, arguments[1], pairs))
             target = builder.bitcast(builder.gep(target, [arguments[4]]), lanes.as_pointer())
-            for d, state in enumerate(states):
-                place, made = builder.gep(target, [_INT(d)]), builder.bitcast(state, lanes)
+            for d, register in enumerate(made):
+                place, value = builder.gep(target, [_INT(d)]), builder.bitcast(register, lanes)
                 if operation != "write":
-                    made = getattr(builder, operation)(builder.load(place, align=1), made)
-                builder.store(made, place, align=1)
+                    value = getattr(builder, operation)(builder.load(place, align=1), value)
+                builder.store(value, place, align=1)
             return context.get_dummy_value()
 
         kinds = (schedule, types.uint64, blocks if apart else types.uint64, out, types.uint64)
