@@ -74,8 +74,8 @@ class Permute(Codec):
         from flhe.math import coordinate_kernels
 
         permutation, coords = self._parts(total)
-        if total.values.shape != coords.shape or np.any(coords[1:] <= coords[:-1]):
-            raise ProtocolError("Permute: not one value a coordinate, or coordinates do not ascend")
+        if total.values.shape != coords.shape:
+            raise ProtocolError("Permute: not one value a coordinate")
         # Not in order, as `encode` does: a sum of many has most coordinates, and becomes dense anyway.
         dense, word = (
             empty(permutation.length, total.values.dtype),
@@ -83,7 +83,9 @@ class Permute(Codec):
         )
         dense[:] = 0
         values = np.ascontiguousarray(total.values).view(word)
-        coordinate_kernels.place(values, permutation.inverse(coords), dense.view(word))
+        places = permutation.inverse(coords)
+        if not coordinate_kernels.place_all(values, fixed(coords), places, dense.view(word)):
+            raise ProtocolError("Permute: the coordinates do not ascend")
         return total._replace(values=dense, coords=None), state
 
     def _parts(self, plain: Plain) -> tuple[Permutation, NDArray[np.uint32]]:

@@ -94,19 +94,17 @@ class Support:
         return hash_of("support", self.length, self.data)
 
 
-def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
-    """Return the bitmap of the coordinates in at least one support, and their number."""
+def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
+    """Return the coordinates in at least one support, ascending, read-only, shape (union,)."""
     from flhe.math import sparse_kernels
 
-    words = _bitmap(supports[0].coords, supports[0].length)
-    for support in supports[1:]:
+    first, *others = supports
+    if not others:
+        return first.coords
+    words = first.bitmap()
+    for support in others:
         sparse_kernels.mark(support.coords, words)
-    return words, int(np.bitwise_count(words).sum())
-
-
-def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
-    """Return the coordinates in at least one support, ascending, shape (union,)."""
-    return supports[0].coords if len(supports) == 1 else members(union_of(supports)[0])
+    return fixed(members(words))
 
 
 def members(words: NDArray[np.uint64]) -> NDArray[np.uint32]:

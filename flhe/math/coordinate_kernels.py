@@ -84,6 +84,18 @@ def place(items, ranks, out):
 
 
 @njit
+def place_all(items, coords, places, out):
+    """Put every item at its place; return false unless their coordinates ascend."""
+    before = np.int64(-1)
+    fits = True
+    for i in range(items.size):
+        fits &= np.int64(coords[i]) > before
+        before = np.int64(coords[i])
+        out[places[i]] = items[i]
+    return fits
+
+
+@njit
 def shuffle(picks, table):
     """Shuffle (Fisher-Yates): swap the last place with place picks[last], down to the second."""
     for last in range(table.size - 1, 0, -1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.field_kernels import inner, minus, mul, njit, plus, reduced, wide
+from flhe.math.field_kernels import clear, inner, minus, mul, njit, plus, reduced, wide
 
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 
@@ -13,6 +13,10 @@ LIMBS = (22, 21, 21)
 
 BLOCK = 512
 """Values of one block: 512 products of 2**31 and 2**22 fit a signed 64-bit sum."""
+
+_DOUBLINGS = 3
+_SOME = 1 << _DOUBLINGS
+"""Blocks of a sparse vector that are laid out at a time."""
 
 _LOW = np.int64((1 << 31) - 1)
 _HALF = np.uint64(1 << 31)
@@ -90,14 +94,9 @@ def _split(part, x, table):
     return one, two
 
 
-@njit
-def polynomials(values, split, table, steps):
-    """Return the sums of values[i] k**i modulo Q, canonical, for two elements k.
-
-    `values` are signed, (n,): of 32 bits at most if `split` is None; of 64 if it is True. `table`
-    is int64, (6, BLOCK), the pieces of k**0 to k**(BLOCK - 1) of the first element, then of the
-    second; `steps` are their k**BLOCK.
-    """
+@inner
+def _sums(values, split, table, steps):
+    """Return the sums over all values, as `polynomials` does."""
     wide()
     held = np.empty((3, 0 if split is None else BLOCK), np.int32)
     squares = np.uint64(mul(steps[0], steps[0])), np.uint64(mul(steps[1], steps[1]))
@@ -123,34 +122,56 @@ def polynomials(values, split, table, steps):
 
 
 @njit
+def polynomials(values, split, table, steps):
+    """Return the sums of values[i] k**i modulo Q, canonical, for two elements k.
+
+    `values` are signed, (n,): of 32 bits at most if `split` is None; of 64 if it is True. `table`
+    is int64, (6, BLOCK), the pieces of k**0 to k**(BLOCK - 1) of the first element, then of the
+    second; `steps` are their k**BLOCK.
+    """
+    return _sums(values, split, table, steps)
+
+
+@inner
+def _reach(coords, low, end):
+    """Return the place of the first coordinate from `end` on, at `low` or behind."""
+    high = min(end, coords.size)  # no more are below it
+    while low < high:
+        middle = (low + high) // 2
+        if np.int64(coords[middle]) < end:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit
 def sparse_polynomials(values, coords, split, table, steps):
     """Return the sums of values[i] k**(coords[i] - s), like `polynomials`.
 
-    `coords` are uint32, (n,), ascending; s is the largest multiple of BLOCK up to the first. Each
-    block is laid out with its zeros: that is cheaper than a power for each coordinate.
+    `coords` are uint32, (n,), ascending; s is the largest multiple of BLOCK up to the first. Blocks
+    are laid out with their zeros, _SOME at a time: that is cheaper than a power for each
+    coordinate.
     """
-    wide()
-    x = np.empty((3, 0 if split is None else BLOCK), np.int32)
-    held = np.zeros(BLOCK, values.dtype)
+    held = np.empty(_SOME * BLOCK, values.dtype)
+    jumps = np.empty(2, np.uint64)
+    for j in range(2):
+        jumps[j] = steps[j]
+        for _ in range(_DOUBLINGS):
+            jumps[j] = mul(jumps[j], jumps[j])
     first = second = np.uint64(0)
     power = other = np.uint64(1)
     at = 0
-    block = np.int64(coords[0]) // BLOCK if coords.size else 0
+    start = np.int64(coords[0]) // BLOCK * BLOCK if coords.size else 0
     while at < values.size:
-        begin = at
-        end = (block + 1) * BLOCK
-        while at < values.size and np.int64(coords[at]) < end:
-            held[np.uint32(coords[at]) % np.uint32(BLOCK)] = values[at]
-            at += 1
-        if begin < at:
-            one = two = np.uint64(0)
-            if split is None:
-                one, two = _block(held, BLOCK, table)
-            else:
-                one, two = _split(held, x, table)
+        stop = _reach(coords, at, start + held.size)
+        if at < stop:
+            clear(held)
+            for i in range(at, stop):
+                held[np.uint64(coords[i]) - np.uint64(start)] = values[i]
+            at = stop
+            one, two = _sums(held, split, table, steps)
             first, second = plus(first, mul(one, power)), plus(second, mul(two, other))
-            for i in range(begin, at):
-                held[np.uint32(coords[i]) % np.uint32(BLOCK)] = 0
-        power, other = mul(power, steps[0]), mul(other, steps[1])
-        block += 1
+        power, other = mul(power, jumps[0]), mul(other, jumps[1])
+        start += held.size
     return first, second

@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.support import Support
+from flhe.coding.support import Support, covered
 from flhe.errors import ProtocolError, ReuseError
 from flhe.wire.derive import hash_of
 from flhe.wire.fields import U32, U64, Hash, bits, matching, size
@@ -147,6 +147,9 @@ class Sealed:
     data: NDArray[np.uint8] = dataclasses.field(repr=False)
     mode: str = ""
     supports: tuple[Support, ...] = dataclasses.field(default=(), repr=False)
+    _coords: list[NDArray[np.uint32]] = dataclasses.field(
+        default_factory=list, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         if not self.senders or list(self.senders) != sorted(set(self.senders)):
@@ -159,6 +162,13 @@ class Sealed:
             raise ProtocolError("Sealed: there must be one support for each sender")
         if len({support.length for support in self.supports}) > 1:
             raise ProtocolError("Sealed: the supports are of vectors of different lengths")
+
+    @property
+    def coords(self) -> NDArray[np.uint32]:
+        """Coordinates in at least one support, ascending, (union,); found once. It has supports."""
+        if not self._coords:
+            self._coords.append(covered(self.supports))
+        return self._coords[0]
 
     def header(self) -> bytes:
         """Return all but the ciphertext, as canonical CBOR."""

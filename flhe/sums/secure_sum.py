@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import COUNT, Plain
 from flhe.coding.quantize import Quantize
-from flhe.coding.support import Support, covered, union_of
+from flhe.coding.support import Support
 from flhe.errors import AlteredError, DriftError, ProtocolError, QuorumError
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.states import Epoch
@@ -199,7 +199,7 @@ class SecureSum:
         if (tags := self._tags(epoch, threads)) is None:
             return lanes
         values = self._sent(total) if self.sparse else self.values
-        coords = covered(total.supports) if total.supports else None
+        coords = total.coords if total.supports else None
         whole = Plain(lanes[:values], lanes[values:], coords)
         bounds = [support.digest() for support in total.supports]
         plain, fits = tags.matching(whole, total.senders, self.bits, bounds)
@@ -218,8 +218,7 @@ class SecureSum:
 
     def _sent(self, sealed: Sealed) -> int:
         """Return the number of coordinates in a sparse sum."""
-        supports = sealed.supports
-        return supports[0].count if len(supports) == 1 else union_of(supports)[1] if supports else 0
+        return sealed.coords.size if sealed.supports else 0
 
     def _tags(self, epoch: Epoch, threads: int) -> SumMac | None:
         if not self.tagged:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain, State
 from flhe.coding.extras import Totals
 from flhe.coding.flatten import Arrays
-from flhe.coding.support import covered
 from flhe.math.permutation import Permutation
 from flhe.math.ring import Elements
 from flhe.schemes import sealed
@@ -51,7 +50,7 @@ def read(
     length = lanes.size - terms.extra_lanes(layout)
     plain = Plain(lanes[:length], lanes[length:])
     if total.supports:
-        plain = plain._replace(coords=covered(total.supports))
+        plain = plain._replace(coords=total.coords)
     opened, state = codec.decode(plain, total.senders, state, reuse=True)
     totals = terms.extras(layout).decode(opened.extras)
     optimizer = terms.optimizer

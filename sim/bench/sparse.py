@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -58,8 +59,9 @@ def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contend
         return sealer.encrypt(tagged, SLOT, mode=mode, support=support)
 
     def opened(total: Sealed) -> Vector:
+        total = replace(total)  # without the union, which it finds once
         sums = FlasheOpener(adder, key, threads=threads).decrypt(total)
-        coords = covered(total.supports)
+        coords = total.coords
         codec = terms.codec.keyed(Permutation(order, values))
         plain = verified(tags, sums, total, adder.bits, coords)
         mean, _ = codec.decode(plain, total.senders, codec.init(layout), reuse=True)

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from flhe.coding.support import Support
+from flhe.coding.support import Support, covered
 from flhe.mods import records
 from flhe.node.witness import Witness
-from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed
 from flhe.training.draft import Draft
 from flhe.training.model import Model

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.support import Support
+from flhe.coding.support import Support, covered
 from flhe.errors import ConfigError
 from flhe.math import keystream
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
@@ -27,7 +27,6 @@ from flhe.schemes.flashe.masking import (
     for_supports,
 )
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.flashe.sparse import covered
 from tests.laws import KEY, SLOT, add_up, flashe_lanes, whole
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import Packing
-from flhe.coding.support import Support, covered, members
+from flhe.coding.support import Support, members
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty, fixed
 from flhe.math.keystream import BLOCK, Terms, keystream
@@ -86,7 +86,7 @@ def add(
         total = add(packing, None, total, total.senders)
     if isinstance(part, SparseTotal):
         part = close(packing, part)
-    coords = covered(part.supports)
+    coords = part.coords
     length, extras = part.supports[0].length, check_part(packing, part, coords.size)
     if total is None:
         lanes: NDArray[Any] = np.zeros(length + extras, packing.lane)
@@ -110,7 +110,7 @@ def close(packing: Packing, total: SparseTotal) -> Sealed:
     from flhe.math import coordinate_kernels
 
     lanes = total.data.view(packing.lane)
-    coords = covered(total.supports)
+    coords = total.coords
     length = total.supports[0].length
     values = empty(coords.size + total.length - length, packing.lane)
     coordinate_kernels.gather(lanes, fixed(coords), np.uint64(0), values[: coords.size])
@@ -131,7 +131,7 @@ def open_sum(
     """Open a closed sum: signed values of the union's coordinates, then extras, (total.length,)."""
     from flhe.math import coordinate_kernels
 
-    length, coords = total.supports[0].length, covered(total.supports)
+    length, coords = total.supports[0].length, total.coords
     extras = check_part(packing, total, coords.size)
     values = _lanes(packing, total)
     sums, ends = empty(total.length, packing.lane), _ends(total, mode)
