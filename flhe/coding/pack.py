@@ -148,7 +148,7 @@ class Packing:
         held = np.empty(min(step, stop - first) + 8 * BLOCK // self.word_bits, self.lane)
         for at in range(first, stop, step):
             end = min(at + step, stop)
-            stream.into(held, end - at, self._block_of(start + at), *terms)
+            stream.into(held, end - at, self._block_of(start + at), terms)
             yield at, end, held[: end - at]
 
     def _values(self, flat: NDArray[Any]) -> NDArray[Any]:

@@ -87,7 +87,7 @@ def place(items, ranks, out):
 def place_all(items, coords, places, out):
     """Put every item at its place; return false unless their coordinates ascend."""
     before = np.int64(-1)
-    fits = True
+    fits = np.bool_(True)
     for i in range(items.size):
         fits &= np.int64(coords[i]) > before
         before = np.int64(coords[i])

@@ -33,6 +33,9 @@ CHUNK = len(_ZEROS)
 Terms = tuple[Sequence[int], Sequence[int]]
 """Numbers of the streams that are added, and of those that are subtracted."""
 
+FIRST: Terms = ((0,), ())
+"""Stream 0 alone."""
+
 
 class Stream:
     """Stream `number` under a 32-byte key, from 16-byte block `block` on, read forwards."""
@@ -64,14 +67,13 @@ class OpenSsl:
         self._held = np.empty(CHUNK + BLOCK, np.uint8)
         self._next: dict[tuple[int, int], Stream] = {}
 
-    def into(
-        self, out: NDArray[Any], count: int, block: int, added: Sequence[int], taken: Sequence[int]
-    ) -> None:
+    def into(self, out: NDArray[Any], count: int, block: int, terms: Terms) -> None:
         """Write the sum of streams into out[:count], modulo the lane, from 16-byte block `block` on.
 
-        `added` and `taken` are their numbers: those are added, these subtracted. Lanes are uint32 or
-        uint64, little-endian; `out` is at least BLOCK bytes longer than `count` lanes.
+        Lanes are uint32 or uint64, little-endian; `out` is at least BLOCK bytes longer than `count`
+        of them.
         """
+        added, taken = terms
         step = CHUNK // out.itemsize
         for at in range(0, count, step):
             size = min(step, count - at)
@@ -95,13 +97,7 @@ class OpenSsl:
         """Return the arguments of kernels that make the sum of streams themselves: None."""
         return None
 
-    def at(
-        self,
-        out: NDArray[Any],
-        coords: NDArray[np.uint32],
-        added: Sequence[int],
-        taken: Sequence[int],
-    ) -> None:
+    def at(self, out: NDArray[Any], coords: NDArray[np.uint32], terms: Terms) -> None:
         """Write lanes `coords` of a sum of streams, ascending, into `out`, both (count,)."""
         from flhe.math import coordinate_kernels
 
@@ -114,7 +110,7 @@ class OpenSsl:
             last = int(np.searchsorted(coords, np.uint32(min(start + step, (1 << 32) - 1))))
             if first < last:
                 count = int(coords[last - 1]) - start + 1
-                self.into(held, count, start // per, added, taken)
+                self.into(held, count, start // per, terms)
                 part = fixed(coords[first:last])
                 coordinate_kernels.gather(held, part, np.uint64(start), out[first:last])
             first = last
@@ -137,31 +133,23 @@ class Vaes(OpenSsl):
         plus, minus = (np.array(numbers, np.uint64) for numbers in terms)
         return self._schedule, plus, minus, np.uint64(block)
 
-    def into(
-        self, out: NDArray[Any], count: int, block: int, added: Sequence[int], taken: Sequence[int]
-    ) -> None:
+    def into(self, out: NDArray[Any], count: int, block: int, terms: Terms) -> None:
         """Write the sum of streams, as `OpenSsl.into` does."""
         from flhe.math import aes_kernels
 
-        aes_kernels.streams(*self.compiled((added, taken), block), out[:count])
+        aes_kernels.streams(*self.compiled(terms, block), out[:count])
 
-    def at(
-        self,
-        out: NDArray[Any],
-        coords: NDArray[np.uint32],
-        added: Sequence[int],
-        taken: Sequence[int],
-    ) -> None:
+    def at(self, out: NDArray[Any], coords: NDArray[np.uint32], terms: Terms) -> None:
         """Write lanes of a sum of streams, as `OpenSsl.at` does."""
         from flhe.math import aes_kernels
 
         # Where few are asked for, only their blocks.
         span = int(coords[-1]) - int(coords[0]) + 1 if coords.size else 0
         if not aes_kernels.BLOCKS <= coords.size < span * out.itemsize // BLOCK:
-            super().at(out, coords, added, taken)
+            super().at(out, coords, terms)
             return
-        streams = self.compiled((added, taken), 0)
-        aes_kernels.streams_at(*streams[:3], fixed(coords), out)
+        schedule, plus, minus, _ = self.compiled(terms, 0)
+        aes_kernels.streams_at(schedule, plus, minus, fixed(coords), out)
 
 
 @functools.cache
@@ -178,7 +166,7 @@ def fastest() -> type[OpenSsl]:
     key, count = bytes(range(32)), CHUNK // 4
     ours, theirs = np.empty((2, count + BLOCK // 4), np.uint32)
     for cipher, out in ((Vaes, ours), (OpenSsl, theirs)):
-        cipher(key).into(out, count, (1 << 32) - 3, (3, (1 << 64) - 1), (4,))
+        cipher(key).into(out, count, (1 << 32) - 3, ((3, (1 << 64) - 1), (4,)))
     if not np.array_equal(ours[:count], theirs[:count]):
         raise FlheError(
             "the processor's vector AES and OpenSSL's AES differ: one of them is broken on this "

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.keystream import BLOCK, CHUNK, Stream, keystream
+from flhe.math.keystream import BLOCK, CHUNK, FIRST, Stream, keystream
 from flhe.math.ring import Elements, Q
 from flhe.wire.secret import Random
 
@@ -28,7 +28,7 @@ def words(key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
     held = np.empty(min(most, skip + count) + BLOCK // 8, np.uint64)
     while at < count:
         size = min(most - skip, count - at)
-        stream.into(held, skip + size, block, (0,), ())
+        stream.into(held, skip + size, block, FIRST)
         yield at, held[skip : skip + size]
         at, skip, block = at + size, 0, block + CHUNK // BLOCK
 
@@ -65,7 +65,7 @@ class SecureRounding:
     def next(self, count: int) -> NDArray[np.uint16]:
         """Return the next `count`, at most PIECE; overwritten by the next call."""
         lanes = -(-count // 2)
-        self._stream.into(self._held, lanes, self._block, (0,), ())
+        self._stream.into(self._held, lanes, self._block, FIRST)
         self._block += -(-4 * lanes // BLOCK)
         return self._held.view(np.uint16)[:count]
 
@@ -105,7 +105,7 @@ class FieldElements:
         start, skip = divmod(first * n, BLOCK // 8)
         size = skip + count * n + BLOCK // 8
         held = np.empty(size, np.uint64) if scratch is None else scratch[:size]
-        keystream(self._key).into(held, skip + count * n, start, (0,), ())
+        keystream(self._key).into(held, skip + count * n, start, FIRST)
         out = held[skip : skip + count * n].reshape(count, n)
         if self._mask != _ONES:
             out &= np.uint64(self._mask)

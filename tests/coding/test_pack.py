@@ -65,7 +65,7 @@ def test_streams_mask_like_an_array_of_their_lanes(kind: Any, bits: int) -> None
     for length in (7, packing.block, 2 * packing.block + 7):
         values = array(formula(length, bits), bits)
         lanes = np.empty(start + length + 4, packing.lane)
-        stream.into(lanes, start + length, 0, *terms)
+        stream.into(lanes, start + length, 0, terms)
         data = packing.pack(values, lanes[start:-4])
         sealed = np.empty_like(data)
         packing.seal(values, stream, terms, start, sealed)

@@ -23,7 +23,7 @@ def made(
     kind: Any, key: bytes, count: int, block: int, added: Any, taken: Any, lane: Any = np.uint32
 ) -> NDArray[Any]:
     out = np.full(count + BLOCK // np.dtype(lane).itemsize, 7, lane)
-    kind(key).into(out, count, block, added, taken)
+    kind(key).into(out, count, block, (added, taken))
     return out[:count]
 
 
@@ -71,7 +71,7 @@ def test_pieces_are_those_of_the_whole(kind: Any) -> None:
     whole = made(kind, key, CHUNK, 9, (5,), (6,))
     stream, held = kind(key), np.empty(CHUNK + BLOCK // 4, np.uint32)
     for start, stop in [*itertools.pairwise(cuts), (4, 7), (8, 1000)]:
-        stream.into(held, stop - start, 9 + start // 4, (5,), (6,))
+        stream.into(held, stop - start, 9 + start // 4, ((5,), (6,)))
         assert np.array_equal(held[: stop - start], whole[start:stop])
 
 
@@ -114,5 +114,5 @@ def test_lanes_one_by_one_are_those_of_the_whole(
     key, places = bytes(range(32)), np.array(sorted(coords), np.uint32)
     whole = made(kind, key, max(coords, default=0) + 1, 0, added, taken, lane)
     out = np.empty(places.size, lane)
-    kind(key).at(out, places, added, taken)
+    kind(key).at(out, places, (added, taken))
     assert np.array_equal(out, whole[places])

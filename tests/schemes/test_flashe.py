@@ -36,9 +36,9 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
 
     class Counted(keystream.OpenSsl):
-        def into(self, out: Any, count: int, block: int, added: Any, taken: Any) -> None:
-            made.extend([*added, *taken])
-            super().into(out, count, block, added, taken)
+        def into(self, out: Any, count: int, block: int, terms: Any) -> None:
+            made.extend([*terms[0], *terms[1]])
+            super().into(out, count, block, terms)
 
     monkeypatch.setattr(keystream, "fastest", lambda: Counted)
     return made

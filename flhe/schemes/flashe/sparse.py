@@ -58,7 +58,7 @@ def _masks_at(
     out = empty(coords.size, packing.lane)
 
     def work(start: int, stop: int) -> None:
-        keystream(key).at(out[start:stop], coords[start:stop], *terms)
+        keystream(key).at(out[start:stop], coords[start:stop], terms)
 
     spread(work, coords.size, BLOCK, threads)
     return out
@@ -144,7 +144,7 @@ def open_sum(
             lanes[:] = 0
             for terms, places in ends:
                 here = places[slice(*np.searchsorted(places, window))]
-                stream.at(made[: here.size], here, *terms)
+                stream.at(made[: here.size], here, terms)
                 coordinate_kernels.scatter_add(fixed(here), made[: here.size], np.uint64(at), lanes)
             own = slice(*np.searchsorted(coords, window))
             coordinate_kernels.gather(lanes, fixed(coords[own]), np.uint64(at), sums[own])
