@@ -87,12 +87,12 @@ def place(items, ranks, out):
 def place_all(items, coords, places, out):
     """Put every item at its place; return false unless their coordinates ascend."""
     before = np.int64(-1)
-    fits = np.bool_(True)
+    fits = np.uint8(1)
     for i in range(items.size):
-        fits &= np.int64(coords[i]) > before
+        fits &= np.uint8(np.int64(coords[i]) > before)
         before = np.int64(coords[i])
         out[places[i]] = items[i]
-    return fits
+    return fits == 1
 
 
 @njit

@@ -30,6 +30,9 @@ CHUNK = len(_ZEROS)
 """Maximum bytes of one call of `Stream.into`."""
 
 
+SHORT = 1 << 14
+"""Bytes of a stream from which compiled loops make it, 16 KiB."""
+
 Terms = tuple[Sequence[int], Sequence[int]]
 """Numbers of the streams that are added, and of those that are subtracted."""
 
@@ -175,9 +178,12 @@ def fastest() -> type[OpenSsl]:
     return Vaes
 
 
-def keystream(key: bytes) -> OpenSsl:
-    """Return long streams under a 32-byte key, by the fastest AES-256 of this machine."""
+def keystream(key: bytes, nbytes: int = CHUNK) -> OpenSsl:
+    """Return streams under a 32-byte key, by the fastest AES-256 of this machine.
+
+    If fewer than SHORT bytes are wanted, OpenSSL makes them: numba takes longer to load.
+    """
     if len(key) != 32:
         raise ConfigError(f"keystream: key of {len(key)} bytes, AES-256 takes 32")
     # Counter blocks are fixed by (number, block). Safe as for `Stream`.
-    return fastest()(key)
+    return (OpenSsl if nbytes < SHORT else fastest())(key)

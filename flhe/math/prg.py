@@ -23,7 +23,7 @@ def words(key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
     """
     # An AES block holds two words: if the first word is the second of its two, skip one.
     block, skip = divmod(start, BLOCK // 8)
-    stream, most, at = keystream(key), CHUNK // 8, 0
+    stream, most, at = keystream(key, 8 * count), CHUNK // 8, 0
     # `into` needs a spare block.
     held = np.empty(min(most, skip + count) + BLOCK // 8, np.uint64)
     while at < count:
@@ -103,10 +103,10 @@ class FieldElements:
         """
         # All at once, in place: see `words`.
         start, skip = divmod(first * n, BLOCK // 8)
-        size = skip + count * n + BLOCK // 8
-        held = np.empty(size, np.uint64) if scratch is None else scratch[:size]
-        keystream(self._key).into(held, skip + count * n, start, FIRST)
-        out = held[skip : skip + count * n].reshape(count, n)
+        size = skip + count * n
+        held = np.empty(size + BLOCK // 8, np.uint64) if scratch is None else scratch
+        keystream(self._key, 8 * size).into(held, size, start, FIRST)
+        out = held[skip:size].reshape(count, n)
         if self._mask != _ONES:
             out &= np.uint64(self._mask)
         if out.size and int(out.max()) >= self._modulus:

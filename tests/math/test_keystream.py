@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, FlheError
 from flhe.math import aes_kernels, keystream
 from flhe.math.keystream import BLOCK, CHUNK
+from flhe.math.prg import FieldElements
 from tests.math.keystreams import KINDS
 
 NUMBERS = st.lists(st.integers(0, (1 << 64) - 1), max_size=3)
@@ -116,3 +117,10 @@ def test_lanes_one_by_one_are_those_of_the_whole(
     out = np.empty(places.size, lane)
     kind(key).at(out, places, (added, taken))
     assert np.array_equal(out, whole[places])
+
+
+def test_short_streams_load_no_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that only answers a stage would wait for numba."""
+    monkeypatch.setattr(keystream, "fastest", lambda: pytest.fail("asked for"))
+    assert type(keystream.keystream(bytes(32), keystream.SHORT - 1)) is keystream.OpenSsl
+    FieldElements(bytes(32)).blocks(0, 1, 100)
