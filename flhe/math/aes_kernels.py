@@ -37,12 +37,17 @@ _BYTE, _INT = ir.IntType(8), ir.IntType(32)
 _BLOCK, _QUARTERS = ir.VectorType(ir.IntType(64), 2), ir.VectorType(_INT, 4)
 
 
+def features() -> frozenset[str]:
+    """Return LLVM's names of what the processor has, as far as numba compiles for it."""
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return frozenset()
+    _, _, told = cpu_target.target_context.codegen().magic_tuple()
+    return frozenset(name[1:] for name in told.split(",") if name.startswith("+"))
+
+
 def able() -> bool:
     """Return whether numba compiles for a processor that has these instructions."""
-    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-        return False
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return {"+aes", "+vaes", "+avx2"} <= set(features.split(","))
+    return {"aes", "vaes", "avx2"} <= features()
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, to: Any) -> Any:

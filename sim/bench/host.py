@@ -6,12 +6,15 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError
+
+UNITS = {"AVX-512": "avx512f", "VAES": "vaes", "NEON": "neon"}
+"""Vector units by LLVM's names."""
 
 
 @contextmanager
@@ -75,10 +78,14 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    try:
+    """Name it, with the vector units that our times depend on: makers sell several under one name."""
+    from flhe.math.aes_kernels import features
+
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+                name = line.partition(":")[2].strip()
+                break
+    units = [unit for unit, flag in UNITS.items() if flag in features()]
+    return f"{name} ({', '.join(units)})" if units else name
