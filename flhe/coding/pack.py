@@ -124,9 +124,10 @@ class Packing:
     def open(
         self, data: NDArray[np.uint8], stream: OpenSsl, terms: Terms, start: int, out: NDArray[Any]
     ) -> None:
-        """Unpack signed values, with the sum of streams from lane `start` on added to them."""
+        """Unpack signed values, with the sum of streams from lane `start` on, a multiple of `block`."""
         from flhe.math import kernels
 
+        self.check(data, out.size)
         done, nbytes = self._split(out.size)
         if done and (streams := stream.compiled(terms, self._block_of(start))) is not None:
             kernel = kernels.open32 if self.word_bits == 32 else kernels.open64

@@ -103,15 +103,17 @@ def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
         return first.coords
     words = first.bitmap()
     for support in others:
-        sparse_kernels.mark(support.coords, words)
-    return fixed(members(words))
+        words |= support.bitmap()
+    out = empty(sparse_kernels.size_of(words), np.uint32)
+    sparse_kernels.members(words, out)
+    return fixed(out)
 
 
 def members(words: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Return the coordinates in a bitmap, ascending, shape (count,)."""
     from flhe.math import sparse_kernels
 
-    out = empty(sparse_kernels.size_of(words), np.uint32)
+    out = np.empty(sparse_kernels.size_of(words), np.uint32)
     sparse_kernels.members(words, out)
     return out
 
@@ -125,7 +127,7 @@ def _bitmap(coords: NDArray[np.uint32], length: int) -> NDArray[np.uint64]:
     from flhe.math import sparse_kernels
 
     words = np.zeros(-(-length // 64), np.uint64)
-    sparse_kernels.mark(fixed(coords), words)
+    sparse_kernels.bitmap(fixed(coords), words)
     return words
 
 

@@ -6,7 +6,9 @@ AMD's Zen 3 on, a keystream takes 0.4 times as long. Several streams are added u
 only their sum is written.
 
 No table and no branch depends on the key. The instructions are FIPS 197's rounds, and the schedule
-is its Section 5.2. `flhe.math.prg` compares each process's first blocks with OpenSSL's.
+is its Section 5.2. `flhe.math.keystream` compares a process's first blocks with OpenSSL's.
+
+`flhe.math.kernels` compiles this in: after a change here touch it too, or numba's cache goes stale.
 """
 
 from __future__ import annotations
@@ -111,6 +113,8 @@ def _encryption(operation: str) -> Any:
     """
 
     def typed(_context: Any, schedule: Any, number: Any, blocks: Any, out: Any, at: Any) -> Any:
+        if schedule.layout != "C" or out.layout != "C" or not out.mutable:
+            return None  # no such function: what follows takes addresses
         lane, apart = ir.IntType(out.dtype.bitwidth), isinstance(blocks, types.Array)
         lanes = ir.VectorType(lane, 256 // out.dtype.bitwidth)
 

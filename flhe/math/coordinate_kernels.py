@@ -43,6 +43,18 @@ def scatter_add(coords, values, start, out):
 
 
 @njit
+def add_where(words, other, lanes, out, less):
+    """Add or subtract lanes at bits that `words` has and `other` has not; 64 lanes a word."""
+    for w in range(words.size):
+        bits = np.uint64(words[w] & ~other[w])
+        base = np.uint64(w) * np.uint64(64)
+        while bits != np.uint64(0):
+            at = base + np.uint64(lowest(bits))
+            out[at] = out[at] - lanes[at] if less else out[at] + lanes[at]
+            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
+
+
+@njit
 def apart(values, coords, chosen, rest):
     """Split `values`: those at `coords` (ascending, in range) to `chosen`, others to `rest`."""
     start = 0

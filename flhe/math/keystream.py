@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, FlheError
 from flhe.math.buffers import fixed
+from flhe.wire.secret import Secret
 
 BLOCK = 16
 """Bytes in one AES block."""
@@ -61,14 +62,20 @@ class Stream:
 
 
 class OpenSsl:
-    """Long streams under one key, by OpenSSL."""
+    """Streams under one key, by OpenSSL."""
 
     __slots__ = ("_held", "_key", "_next")
 
+    PRICE: ClassVar[int] = 5
+    """What a block alone costs, in blocks of a stream."""
+
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._key = Secret(key)
         self._held = np.empty(CHUNK + BLOCK, np.uint8)
         self._next: dict[tuple[int, int], Stream] = {}
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a keystream has a key, and is not copied")
 
     def into(self, out: NDArray[Any], count: int, block: int, terms: Terms) -> None:
         """Write the sum of streams into out[:count], modulo the lane, from 16-byte block `block` on.
@@ -81,11 +88,12 @@ class OpenSsl:
         for at in range(0, count, step):
             size = min(step, count - at)
             part, nbytes = out[at : at + size], size * out.itemsize
+            # A new cipher costs a tenth of a chunk: one that was read up to here goes on.
+            known, self._next = self._next, {}
             if not added:
                 part[:] = 0
             for i, number in enumerate([*added, *taken]):
-                # A new cipher costs a tenth of a chunk: one that was read up to here goes on.
-                stream = self._next.pop((number, block), None) or Stream(self._key, number, block)
+                stream = known.pop((number, block), None) or Stream(self._key, number, block)
                 stream.into(self._held if i or not added else out[at:].view(np.uint8), nbytes)
                 if nbytes % BLOCK == 0:
                     self._next[number, block + nbytes // BLOCK] = stream
@@ -102,15 +110,39 @@ class OpenSsl:
 
     def at(self, out: NDArray[Any], coords: NDArray[np.uint32], terms: Terms) -> None:
         """Write lanes `coords` of a sum of streams, ascending, into `out`, both (count,)."""
-        from flhe.math import coordinate_kernels
-
         if not coords.size:
             return
+        blocks = (int(coords[-1]) - int(coords[0])) * out.itemsize // BLOCK + 1
+        (self._few if coords.size * self.PRICE < blocks else self._many)(out, coords, terms)
+
+    def _few(self, out: NDArray[Any], coords: NDArray[np.uint32], terms: Terms) -> None:
+        """Encrypt one block for each."""
+        added, taken = terms
+        per, step = BLOCK // out.itemsize, CHUNK // BLOCK
+        for at in range(0, coords.size, step):
+            part, total = coords[at : at + step], out[at : at + step]
+            counters = np.empty((part.size, 2), ">u8")
+            counters[:, 1] = part // per
+            total[:] = 0
+            for i, number in enumerate([*added, *taken]):
+                counters[:, 0] = number
+                # ECB of counter blocks is counter mode of zeros; safe as for `Stream`.
+                cipher = Cipher(AES256(self._key), ECB())  # noqa: S305
+                made = cipher.encryptor().update(counters.tobytes())
+                lanes = np.frombuffer(made, out.dtype).reshape(-1, per)
+                picked = lanes[np.arange(part.size), part % per]
+                total += picked if i < len(added) else -picked
+
+    def _many(self, out: NDArray[Any], coords: NDArray[np.uint32], terms: Terms) -> None:
+        """Make the whole stream between the first and the last."""
+        from flhe.math import coordinate_kernels
+
         per, step = BLOCK // out.itemsize, CHUNK // out.itemsize
         held, first = np.empty(step + per, out.dtype), 0
         for start in range(int(coords[0]) // per * per, int(coords[-1]) + 1, step):
             # Of the coordinates' own type: NumPy would widen all of them first.
-            last = int(np.searchsorted(coords, np.uint32(min(start + step, (1 << 32) - 1))))
+            end = np.uint32(min(start + step, 1 << 32) - 1)
+            last = int(np.searchsorted(coords, end, "right"))
             if first < last:
                 count = int(coords[last - 1]) - start + 1
                 self.into(held, count, start // per, terms)
@@ -124,9 +156,12 @@ class Vaes(OpenSsl):
 
     __slots__ = ("_schedule",)
 
+    PRICE: ClassVar[int] = 1
+
     def __init__(self, key: bytes) -> None:
         from flhe.math import aes_kernels
 
+        self._key = Secret(key)
         self._schedule = np.zeros(4 * (aes_kernels.ROUNDS + 1), np.uint32)
         self._schedule[:8] = np.frombuffer(key, "<u4")
         aes_kernels.expand(self._schedule)
@@ -140,16 +175,15 @@ class Vaes(OpenSsl):
         """Write the sum of streams, as `OpenSsl.into` does."""
         from flhe.math import aes_kernels
 
+        if out.size < count:  # the loop does not check
+            raise ConfigError(f"keystream: {count} lanes do not fit {out.size}")
         aes_kernels.streams(*self.compiled(terms, block), out[:count])
 
-    def at(self, out: NDArray[Any], coords: NDArray[np.uint32], terms: Terms) -> None:
-        """Write lanes of a sum of streams, as `OpenSsl.at` does."""
+    def _few(self, out: NDArray[Any], coords: NDArray[np.uint32], terms: Terms) -> None:
         from flhe.math import aes_kernels
 
-        # Where few are asked for, only their blocks.
-        span = int(coords[-1]) - int(coords[0]) + 1 if coords.size else 0
-        if not aes_kernels.BLOCKS <= coords.size < span * out.itemsize // BLOCK:
-            super().at(out, coords, terms)
+        if coords.size < aes_kernels.BLOCKS:
+            super()._few(out, coords, terms)
             return
         schedule, plus, minus, _ = self.compiled(terms, 0)
         aes_kernels.streams_at(schedule, plus, minus, fixed(coords), out)

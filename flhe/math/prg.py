@@ -58,7 +58,7 @@ class SecureRounding:
     __slots__ = ("_block", "_held", "_stream")
 
     def __init__(self) -> None:
-        # Stream 0 from block 0: safe because the key is drawn anew for this object and forgotten.
+        # Stream 0 from block 0: safe because the key is drawn anew, for this object alone.
         self._stream = keystream(secrets.token_bytes(32))
         self._held, self._block = np.empty(PIECE // 2 + BLOCK // 4, np.uint32), 0
 

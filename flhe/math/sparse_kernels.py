@@ -262,6 +262,18 @@ def mark(coords, words):
 
 
 @njit
+def bitmap(coords, words):
+    """Set the bits of ascending `coords` in words of zeros. Nothing that was written is read again."""
+    at, held = np.uint32(0), np.uint64(0)
+    for i in range(coords.size):
+        c = coords[i]
+        w = c >> np.uint32(6)
+        held = (held if w == at else np.uint64(0)) | np.uint64(1) << np.uint64(c & np.uint32(63))
+        at = w
+        words[w] = held
+
+
+@njit
 def members(words, coords):
     """Write the members of a bitmap, ascending; `coords` has room for exactly all of them."""
     found = 0

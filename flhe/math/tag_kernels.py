@@ -14,9 +14,8 @@ LIMBS = (22, 21, 21)
 BLOCK = 512
 """Values of one block: 512 products of 2**31 and 2**22 fit a signed 64-bit sum."""
 
-_DOUBLINGS = 3
-_SOME = 1 << _DOUBLINGS
-"""Blocks of a sparse vector that are laid out at a time."""
+_FEW = 64
+"""A sparse vector has few coordinates if it has one in so many, or fewer."""
 
 _LOW = np.int64((1 << 31) - 1)
 _HALF = np.uint64(1 << 31)
@@ -133,9 +132,8 @@ def polynomials(values, split, table, steps):
 
 
 @inner
-def _reach(coords, low, end):
-    """Return the place of the first coordinate from `end` on, at `low` or behind."""
-    high = min(end, coords.size)  # no more are below it
+def _reach(coords, low, high, end):
+    """Return the place of the first coordinate from `end` on, from `low` to `high`."""
     while low < high:
         middle = (low + high) // 2
         if np.int64(coords[middle]) < end:
@@ -150,28 +148,45 @@ def sparse_polynomials(values, coords, split, table, steps):
     """Return the sums of values[i] k**(coords[i] - s), like `polynomials`.
 
     `coords` are uint32, (n,), ascending; s is the largest multiple of BLOCK up to the first. Blocks
-    are laid out with their zeros, _SOME at a time: that is cheaper than a power for each
-    coordinate.
+    are laid out with their zeros, eight at a time unless coordinates are few: that is cheaper than
+    a power for each coordinate.
     """
-    held = np.empty(_SOME * BLOCK, values.dtype)
+    start = np.int64(coords[0]) // BLOCK * BLOCK if coords.size else np.int64(0)
+    last = np.int64(coords[-1]) if coords.size else np.int64(0)
+    doublings = 3 if split is None and coords.size * _FEW > last - start else 0
+    held = np.empty(BLOCK << doublings, values.dtype)
+    x = np.empty((3, 0 if split is None else BLOCK), np.int32)
+    low = np.uint64(held.size - 1)
     jumps = np.empty(2, np.uint64)
     for j in range(2):
         jumps[j] = steps[j]
-        for _ in range(_DOUBLINGS):
+        for _ in range(doublings):
             jumps[j] = mul(jumps[j], jumps[j])
     first = second = np.uint64(0)
     power = other = np.uint64(1)
-    at = 0
-    start = np.int64(coords[0]) // BLOCK * BLOCK if coords.size else 0
+    at = np.int64(0)
     while at < values.size:
-        stop = _reach(coords, at, start + held.size)
-        if at < stop:
+        end = start + held.size
+        if np.int64(coords[at]) < end:
+            stop = at + 1
+            if doublings:
+                stop = _reach(coords, stop, min(at + held.size, coords.size), end)
+            else:
+                while stop < coords.size and np.int64(coords[stop]) < end:
+                    stop += 1
             clear(held)
             for i in range(at, stop):
-                held[np.uint64(coords[i]) - np.uint64(start)] = values[i]
+                held[np.uint64(np.uint64(coords[i]) - np.uint64(start)) & low] = values[i]
             at = stop
-            one, two = _sums(held, split, table, steps)
+            one = two = np.uint64(0)
+            if split is None:
+                if doublings:
+                    one, two = _sums(held, split, table, steps)
+                else:
+                    one, two = _block(held, BLOCK, table)
+            else:
+                one, two = _split(held, x, table)
             first, second = plus(first, mul(one, power)), plus(second, mul(two, other))
         power, other = mul(power, jumps[0]), mul(other, jumps[1])
-        start += held.size
+        start = end
     return first, second

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.coding.base import Plain, State
-from flhe.coding.permute import Permute
+from flhe.coding.permute import DENSE, Permute
 from flhe.math.permutation import SMALL, Permutation
 
 KEY = bytes(range(32))
@@ -50,11 +50,15 @@ def test_values_go_with_their_coordinates(length: int, key: bytes, seed: int, dt
     assert encoded.coords.dtype == np.uint32
     assert encoded.extras is EXTRAS
     opened, _ = codec.decode(encoded, (0,), State())
+    assert opened.extras is EXTRAS
+    assert opened.values.dtype == dtype
+    if encoded.values.itemsize > 4 or count < length // DENSE:
+        assert np.array_equal(opened.coords, coords)
+        assert np.array_equal(opened.values, values)
+        return
     dense = np.zeros(length, dtype)
     dense[coords] = values
     assert opened.coords is None
-    assert opened.extras is EXTRAS
-    assert opened.values.dtype == dtype
     assert np.array_equal(opened.values, dense)
 
 
@@ -74,8 +78,12 @@ def test_broken_coordinates_are_refused(length: int) -> None:
     codec = Permute(Permutation(KEY, length))
     with pytest.raises(errors.ProtocolError, match="stands twice"):
         codec.encode(Plain(np.ones(3), EXTRAS, array([0, 4, 4])), State())
-    for broken in ([0, 4, 4], [4, 0, 5]):
+    with pytest.raises(errors.ProtocolError, match="stands twice"):
+        codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4, 4])), (0,), State())
+    many = np.arange(length // 2, dtype=np.uint32)
+    for broken in (np.roll(many, 1), np.maximum(many, 1)):
         with pytest.raises(errors.ProtocolError, match="do not ascend"):
-            codec.decode(Plain(np.ones(3), EXTRAS, array(broken)), (0,), State())
-    with pytest.raises(errors.ProtocolError, match="one value"):
-        codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4])), (0,), State())
+            codec.decode(Plain(np.ones(many.size, np.int32), EXTRAS, broken), (0,), State())
+    for dtype in (np.int32, np.int64):
+        with pytest.raises(errors.ProtocolError, match="one value"):
+            codec.decode(Plain(np.ones(many.size + 1, dtype), EXTRAS, many), (0,), State())

@@ -17,6 +17,7 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support, covered
 from flhe.errors import ConfigError
 from flhe.math import keystream
+from flhe.schemes.flashe import sparse
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.masking import (
     Bitmap,
@@ -99,12 +100,16 @@ both_modes = pytest.mark.parametrize("mode", ["double", "single"])
 
 
 @both_modes
-@pytest.mark.parametrize("density", [0.0, 0.01, 1.0])
-@pytest.mark.parametrize("length", [65_535, 140_001])
-def test_lengths_beyond_one_chunk_and_threads_agree(mode: str, density: float, length: int) -> None:
+@pytest.mark.parametrize(
+    ("density", "ranks"), [(0.0, (0, 2)), (0.01, (0, 2)), (0.4, (0, 1, 2)), (1.0, (0, 2))]
+)
+@pytest.mark.parametrize("length", [65_535, 300_001])
+def test_lengths_beyond_one_chunk_and_threads_agree(
+    mode: str, density: float, ranks: tuple[int, ...], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng, bound = np.random.default_rng(1), SCHEME.space.bound
     dense, extras, sent, parts = np.zeros(length, np.int64), np.zeros(3, np.int64), [], []
-    for rank in (0, 2):
+    for rank in ranks:
         coords = np.flatnonzero(rng.random(length) < density).astype(np.uint32)
         values = rng.integers(-bound, bound + 1, coords.size + 3).astype(np.int32)
         plain, support = Plain(values[3:], values[:3], coords), Support.of(coords, length)
@@ -123,7 +128,8 @@ def test_lengths_beyond_one_chunk_and_threads_agree(mode: str, density: float, l
     union = np.unique(np.concatenate(sent))
     assert np.array_equal(covered(total.supports), union)
     assert total.data.size == SCHEME.nbytes(union.size + 3)
-    for threads in (1, 3):
+    for few, threads in itertools.product((True, False), (1, 3)):  # by blocks, and by streams
+        monkeypatch.setattr(sparse, "_few", lambda *_, few=few: few)
         opened = FlasheOpener(SCHEME, KEY, threads=threads).decrypt(total)
         assert np.array_equal(opened, np.concatenate([dense[union], extras]))
 

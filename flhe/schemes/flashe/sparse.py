@@ -2,8 +2,8 @@
 
 A sender encrypts the coordinates in its support, and all extras, which follow the last coordinate.
 The mask of coordinate d is the same as in a dense vector, F(j, d) (extra number e is coordinate
-length + e). So sums telescope over the senders of d. Masks between neighbours in rank cancel, and
-opening removes the masks at the two ends of each run. That needs all supports, and nothing else.
+length + e). So sums telescope over the senders of d: masks between neighbours in rank cancel.
+Opening needs all supports, and nothing else.
 
 A sum in progress is one lane a coordinate (`SparseTotal`). Only the coordinates that at least one
 member sent travel to the readers.
@@ -13,6 +13,7 @@ Source: FLASHE, Sec. 4.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import Packing
-from flhe.coding.support import Support, members
+from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty, fixed
-from flhe.math.keystream import BLOCK, Terms, keystream
+from flhe.math.keystream import BLOCK, CHUNK, OpenSsl, Terms, keystream
 from flhe.math.threads import spread
 from flhe.schemes.flashe.masking import Mode, telescoped
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import packed, unpacked
 
-_WINDOW = 1 << 18
-"""Coordinates that are opened at a time: their masks' sums fit a core's own cache."""
+Add = Callable[[int, int, NDArray[Any]], None]
+"""(first place, last place, sums of masks between) -> None, with a sum's masks added."""
+
+_SHARE = 5
+"""A sum is of few coordinates if its senders sent one in so many, on average, or fewer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,19 +138,17 @@ def open_sum(
     length, coords = total.supports[0].length, total.coords
     extras = check_part(packing, total, coords.size)
     values = _lanes(packing, total)
-    sums, ends = empty(total.length, packing.lane), _ends(total, mode)
+    sums = empty(total.length, packing.lane)
+    masks = _sent if _few(total, keystream(key)) else _runs
+    add, window = masks(packing, mode, key, total)
 
     def work(start: int, stop: int) -> None:
-        stream, lanes = keystream(key), np.empty(min(_WINDOW, stop - start), packing.lane)
-        made = np.empty_like(lanes)
-        for at in range(start, stop, _WINDOW):
-            window = np.array([at, min(at + _WINDOW, stop)], np.uint32)
+        lanes: NDArray[Any] = np.empty(min(window, stop - start), packing.lane)
+        for at in range(start, stop, window):
+            end = min(at + window, stop)
             lanes[:] = 0
-            for terms, places in ends:
-                here = places[slice(*np.searchsorted(places, window))]
-                stream.at(made[: here.size], here, terms)
-                coordinate_kernels.scatter_add(fixed(here), made[: here.size], np.uint64(at), lanes)
-            own = slice(*np.searchsorted(coords, window))
+            add(at, end, lanes[: end - at])
+            own = _within(coords, at, end)
             coordinate_kernels.gather(lanes, fixed(coords[own]), np.uint64(at), sums[own])
 
     spread(work, length, packing.block, threads)
@@ -156,17 +158,54 @@ def open_sum(
     return packing.signed_of(sums)
 
 
-def _ends(total: Sealed, mode: Mode) -> list[tuple[Terms, NDArray[np.uint32]]]:
-    """Return the streams in a sum, and the coordinates of each.
+def _few(total: Sealed, stream: OpenSsl) -> bool:
+    """Return whether the senders' coordinates are so few that blocks for each of them cost less."""
+    sent = sum(support.count for support in total.supports)
+    return _SHARE * stream.PRICE * sent < len(total.senders) * total.supports[0].length
+
+
+def _within(coords: NDArray[np.uint32], start: int, stop: int) -> slice:
+    return slice(*np.searchsorted(coords, np.array([start, stop], np.uint32)))
+
+
+def _sent(packing: Packing, mode: Mode, key: bytes, total: Sealed) -> tuple[Add, int]:
+    """Add the masks of each sender at its coordinates.
+
+    Those that cancel are made too: few senders of one coordinate are neighbours.
+    """
+    from flhe.math import coordinate_kernels
+
+    def add(start: int, stop: int, lanes: NDArray[Any]) -> None:
+        stream, made = keystream(key), np.empty_like(lanes)
+        for j, support in zip(total.senders, total.supports, strict=True):
+            here = support.coords[_within(support.coords, start, stop)]
+            masks = made[: here.size]
+            stream.at(masks, here, telescoped((j,), mode))
+            coordinate_kernels.scatter_add(fixed(here), masks, np.uint64(start), lanes)
+
+    return add, 1 << 18
+
+
+def _runs(packing: Packing, mode: Mode, key: bytes, total: Sealed) -> tuple[Add, int]:
+    """Add the masks at the ends of runs of senders.
 
     F(j, d) was added by j and, under double masking, subtracted by j - 1: they cancel where both sent.
     """
-    sent = dict(zip(total.senders, total.supports, strict=True))
-    if mode == "single":
-        return [(([j], []), support.coords) for j, support in sent.items()]
-    words = {j: support.bitmap() for j, support in sent.items()}
-    nobody, found = np.zeros_like(words[total.senders[0]]), list[tuple[Terms, NDArray[np.uint32]]]()
-    for j in sorted(words.keys() | {j + 1 for j in words}):
-        added, taken = words.get(j, nobody), words.get(j - 1, nobody)
-        found += [(([j], []), members(added & ~taken)), (([], [j]), members(taken & ~added))]
-    return found
+    from flhe.math import coordinate_kernels
+
+    words = {j: s.bitmap() for j, s in zip(total.senders, total.supports, strict=True)}
+    nobody = np.zeros_like(words[total.senders[0]])
+    ends = words.keys() | ({j + 1 for j in words} if mode == "double" else set())
+
+    def add(start: int, stop: int, lanes: NDArray[Any]) -> None:
+        stream, held = keystream(key), np.empty(lanes.size + BLOCK, packing.lane)
+        part = slice(start // 64, -(-stop // 64))
+        for j in sorted(ends):
+            added = words.get(j, nobody)[part]
+            taken = (words.get(j - 1, nobody) if mode == "double" else nobody)[part]
+            if not np.array_equal(added, taken):
+                stream.into(held, lanes.size, start * held.itemsize // BLOCK, ([j], []))
+                coordinate_kernels.add_where(added, taken, held, lanes, False)
+                coordinate_kernels.add_where(taken, added, held, lanes, True)
+
+    return add, CHUNK // np.dtype(packing.lane).itemsize
