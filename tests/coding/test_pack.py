@@ -73,6 +73,8 @@ def test_streams_mask_like_an_array_of_their_lanes(kind: Any, bits: int) -> None
         opened = np.empty(length, packing.signed)
         packing.open(data, stream, terms[::-1], start, opened)
         assert np.array_equal(opened, values)
+        with pytest.raises(errors.ProtocolError, match="take"):
+            packing.open(data[:-1], stream, terms, start, opened)
 
 
 @settings(deadline=None)

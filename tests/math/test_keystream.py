@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba.core.errors import TypingError
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, FlheError
 from flhe.math import aes_kernels, keystream
-from flhe.math.keystream import BLOCK, CHUNK
+from flhe.math.keystream import BLOCK, CHUNK, FIRST
 from flhe.math.prg import FieldElements
 from tests.math.keystreams import KINDS
 
@@ -124,3 +127,22 @@ def test_short_streams_load_no_compiled_code(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(keystream, "fastest", lambda: pytest.fail("asked for"))
     assert type(keystream.keystream(bytes(32), keystream.SHORT - 1)) is keystream.OpenSsl
     FieldElements(bytes(32)).blocks(0, 1, 100)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lanes_that_do_not_fit_are_refused(kind: Any) -> None:
+    stream = kind(bytes(32))
+    with pytest.raises((ConfigError, ValueError)):
+        stream.into(np.empty(100, np.uint32), 200, 0, FIRST)
+    with pytest.raises((ValueError, TypingError)):  # compiled loops take addresses
+        stream.into(np.empty(400, np.uint32)[::2], 128, 0, FIRST)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_keystream_is_not_copied_and_tells_no_key(kind: Any) -> None:
+    key = bytes(range(32))
+    stream = kind(key)
+    assert key.hex() not in repr(stream)
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="has a key"):
+            act(stream)
