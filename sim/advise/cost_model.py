@@ -199,7 +199,7 @@ def extra(point: Point, phase: str) -> float:
         return 0.0
     survivors = Setting(1, point.cohort, point.dropouts).survivors
     if point.name == who.FLASHE_TENTH:
-        return float(point.values * len(survivors))  # each sender's masks are made, and none cancels
+        return float(point.values * len(survivors))  # all senders' masks are made
     streams = sum(map(len, telescoped(survivors, "double")))
     adder, lanes = point.adder
     inner = adder.inner if isinstance(adder, Selective) else adder
