@@ -8,6 +8,7 @@ short streams, through `cryptography`, and long ones where the processor has no 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -39,6 +40,9 @@ Terms = tuple[Sequence[int], Sequence[int]]
 
 FIRST: Terms = ((0,), ())
 """Stream 0 alone."""
+
+
+_CHOOSING = threading.Lock()
 
 
 class Stream:
@@ -189,12 +193,17 @@ class Vaes(OpenSsl):
         aes_kernels.streams_at(schedule, plus, minus, fixed(coords), out)
 
 
-@functools.cache
 def fastest() -> type[OpenSsl]:
     """Return what makes long streams on this machine.
 
     Raises FlheError: vector AES and OpenSSL differ.
     """
+    with _CHOOSING:  # one thread at a time: the first one loads numba
+        return _fastest()
+
+
+@functools.cache
+def _fastest() -> type[OpenSsl]:
     from flhe.math import aes_kernels
 
     if not aes_kernels.able():

@@ -88,7 +88,7 @@ def test_a_key_of_another_length_is_refused() -> None:
 def test_what_is_chosen(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aes_kernels, "able", lambda: able)
     monkeypatch.setattr(keystream, "Vaes", type("Same", (keystream.OpenSsl,), {}))
-    chosen = keystream.fastest.__wrapped__()
+    chosen = keystream._fastest.__wrapped__()
     assert chosen is (keystream.Vaes if able else keystream.OpenSsl)
 
 
@@ -101,7 +101,7 @@ def test_a_processor_whose_aes_differs_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(aes_kernels, "able", lambda: True)
     monkeypatch.setattr(keystream, "Vaes", Broken)
     with pytest.raises(FlheError, match="differ"):
-        keystream.fastest.__wrapped__()
+        keystream._fastest.__wrapped__()
 
 
 @pytest.mark.parametrize("kind", KINDS)
