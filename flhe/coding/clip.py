@@ -394,10 +394,11 @@ class Fused:
         weight = self.weigh.factor(extras)
         outside = at = 0
         source = quantize.source()
+        kernel = kernels.quantize_short if quantize.dtype is np.int16 else kernels.quantize
         for part in parts:
             beyond = 0
             for start, stop, alpha in _within(segments, at, at + part.size):
-                beyond += kernels.quantize(
+                beyond += kernel(
                     fixed(part[start - at : stop - at]),
                     _scale(excess, alpha),
                     AT_ALPHA,

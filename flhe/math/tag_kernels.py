@@ -8,127 +8,149 @@ from flhe.math.field_kernels import clear, inner, minus, mul, njit, plus, reduce
 
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 
-LIMBS = (22, 21, 21)
-"""Bits of the three pieces of a field element, lowest first."""
-
 BLOCK = 512
-"""Values of one block: 512 products of 2**31 and 2**22 fit a signed 64-bit sum."""
+"""Values of one block: that many products of 2**22 and 2**31 fit a signed 64-bit sum."""
+
+DIGIT = 22
+"""Bits, sign apart, of the values that are multiplied: longer ones are cut into digits."""
 
 _FEW = 64
 """A sparse vector has few coordinates if it has one in so many, or fewer."""
 
-_LOW = np.int64((1 << 31) - 1)
-_HALF = np.uint64(1 << 31)
+_LOW = np.int64((1 << DIGIT) - 1)
+_BASE = np.uint64(1 << DIGIT)
 _MIDDLE = np.uint64(1 << 62)
-_THREE_MIDDLES = np.uint64((1 << 62) * (1 + (1 << 22) + (1 << 43)) % int(_Q))
+_BOTH_MIDDLES = np.uint64((1 << 62) * (1 + (1 << 32)) % int(_Q))
 
 
 @inner
-def _joined(a, b, c):
-    """Join three sums within 2**62: a + 2**22 b + 2**43 c modulo Q, by one reduction of 128 bits."""
+def _joined(a, b):
+    """Join two sums within 2**62: a + 2**32 b modulo Q, by one reduction of 128 bits."""
     a = np.uint64(np.uint64(a) + _MIDDLE)
     b = np.uint64(np.uint64(b) + _MIDDLE)
-    c = np.uint64(np.uint64(c) + _MIDDLE)
-    one = np.uint64(a + np.uint64(b << np.uint64(22)))
-    low = np.uint64(one + np.uint64(c << np.uint64(43)))
-    high = np.uint64(np.uint64(b >> np.uint64(42)) + np.uint64(c >> np.uint64(21)))
-    carries = np.uint64(1 if one < a else 0) + np.uint64(1 if low < one else 0)
-    return minus(reduced(np.uint64(high + carries), low), _THREE_MIDDLES)
+    low = np.uint64(a + np.uint64(b << np.uint64(32)))
+    high = np.uint64(np.uint64(b >> np.uint64(32)) + np.uint64(1 if low < a else 0))
+    return minus(reduced(high, low), _BOTH_MIDDLES)
 
 
 @inner
 def _block(x, count, table):
-    """Return the sums of x[:count], up to 32 bits, times the powers of both elements in `table`.
+    """Return the sums of x[:count], within 2**DIGIT, times the powers of both elements in `table`.
 
     Vector units multiply the low halves of 64-bit lanes: the table has such lanes, and its casts
-    say that their high halves do not count. So one load serves six products.
+    say that their high halves do not count. So one load serves four products.
     """
-    a = b = c = d = e = f = np.int64(0)
+    a = b = c = d = np.int64(0)
     for i in range(count):
         value = np.int64(x[i])
         a += value * np.int64(np.int32(table[0, i]))
         b += value * np.int64(np.int32(table[1, i]))
         c += value * np.int64(np.int32(table[2, i]))
         d += value * np.int64(np.int32(table[3, i]))
-        e += value * np.int64(np.int32(table[4, i]))
-        f += value * np.int64(np.int32(table[5, i]))
-    return _joined(a, b, c), _joined(d, e, f)
+    return _joined(a, b), _joined(c, d)
 
 
 @inner
 def _two_blocks(x, y, table):
     """Return what `_block` does of both, from one load of the table."""
     wide()
-    a = b = c = d = e = f = np.int64(0)
-    g = h = k = m = n = o = np.int64(0)
+    a = b = c = d = np.int64(0)
+    e = f = g = h = np.int64(0)
     for i in range(BLOCK):
         one, two = np.int64(x[i]), np.int64(y[i])
         power = np.int64(np.int32(table[0, i]))
-        a, g = a + one * power, g + two * power
+        a, e = a + one * power, e + two * power
         power = np.int64(np.int32(table[1, i]))
-        b, h = b + one * power, h + two * power
+        b, f = b + one * power, f + two * power
         power = np.int64(np.int32(table[2, i]))
-        c, k = c + one * power, k + two * power
+        c, g = c + one * power, g + two * power
         power = np.int64(np.int32(table[3, i]))
-        d, m = d + one * power, m + two * power
-        power = np.int64(np.int32(table[4, i]))
-        e, n = e + one * power, n + two * power
-        power = np.int64(np.int32(table[5, i]))
-        f, o = f + one * power, o + two * power
-    return _joined(a, b, c), _joined(d, e, f), _joined(g, h, k), _joined(m, n, o)
+        d, h = d + one * power, h + two * power
+    return _joined(a, b), _joined(c, d), _joined(e, f), _joined(g, h)
 
 
 @inner
 def _split(part, x, table):
-    """Return the sums of a part of 64 bits: of 31 bits, the next 31, and the rest, (3, BLOCK)."""
-    for i in range(part.size):
-        value = np.int64(part[i])
-        x[0, i] = value & _LOW
-        x[1, i] = (value >> 31) & _LOW
-        x[2, i] = value >> 62
+    """Return the sums of a part with longer values, cut into as many digits as x has rows."""
     one = two = np.uint64(0)
-    for row in range(2, -1, -1):
+    last = x.shape[0] - 1
+    for row in range(last, -1, -1):
+        by = np.int64(DIGIT * row)
+        for i in range(part.size):
+            value = np.int64(part[i]) >> by
+            x[row, i] = value if row == last else value & _LOW
         more, beside = _block(x[row], part.size, table)
-        one, two = plus(more, mul(one, _HALF)), plus(beside, mul(two, _HALF))
+        one, two = plus(more, mul(one, _BASE)), plus(beside, mul(two, _BASE))
     return one, two
 
 
 @inner
-def _sums(values, split, table, steps):
+def _short(x, longer):
+    """Return whether all values lie between -2**DIGIT and 2**DIGIT - 1."""
+    if longer is None:
+        return True
+    wide()
+    above, beyond = np.uint32(0), np.uint64(0)
+    if x.itemsize > 4:
+        for i in range(x.size):
+            beyond |= np.uint64(np.uint64(x[i]) + _BASE)
+    else:
+        for i in range(x.size):
+            above = np.uint32(above | np.uint32(np.uint32(x[i]) + np.uint32(_BASE)))
+    return max(np.uint64(above), beyond) < np.uint64(2 * _BASE)
+
+
+@inner
+def _one(part, held, longer, table):
+    """Return the sums of at most one block."""
+    if _short(part, longer):
+        return _block(part, part.size, table)
+    return _split(part, held, table)
+
+
+@inner
+def _digits(values, longer):
+    """Return room for the digits of a block: two of 32 bits, three of 64."""
+    return np.empty((3 if values.itemsize > 4 else 2, 0 if longer is None else BLOCK), np.int32)
+
+
+@inner
+def _sums(values, longer, held, table, steps):
     """Return the sums over all values, as `polynomials` does."""
     wide()
-    held = np.empty((3, 0 if split is None else BLOCK), np.int32)
     squares = np.uint64(mul(steps[0], steps[0])), np.uint64(mul(steps[1], steps[1]))
     first = second = np.uint64(0)
     power = other = np.uint64(1)
-    done = values.size // (2 * BLOCK) * (2 * BLOCK) if split is None else 0
+    done = values.size // (2 * BLOCK) * (2 * BLOCK)
+    short = True
     for start in range(0, done, 2 * BLOCK):
         x, y = values[start : start + BLOCK], values[start + BLOCK : start + 2 * BLOCK]
-        one, two, more, beside = _two_blocks(x, y, table)
+        if short:
+            one, two, more, beside = _two_blocks(x, y, table)
+            # Afterwards, when they are in the nearest cache: the products may have overflowed.
+            short = _short(values[start : start + 2 * BLOCK], longer)
+        if not short:
+            one, two = _split(x, held, table)
+            more, beside = _split(y, held, table)
         first = plus(first, mul(plus(one, mul(more, steps[0])), power))
         second = plus(second, mul(plus(two, mul(beside, steps[1])), other))
         power, other = mul(power, squares[0]), mul(other, squares[1])
     for start in range(done, values.size, BLOCK):
-        part = values[start : start + BLOCK]
-        one = two = np.uint64(0)
-        if split is None:
-            one, two = _block(part, part.size, table)
-        else:
-            one, two = _split(part, held, table)
+        one, two = _one(values[start : start + BLOCK], held, longer, table)
         first, power = plus(first, mul(one, power)), mul(power, steps[0])
         second, other = plus(second, mul(two, other)), mul(other, steps[1])
     return first, second
 
 
 @njit
-def polynomials(values, split, table, steps):
+def polynomials(values, longer, table, steps):
     """Return the sums of values[i] k**i modulo Q, canonical, for two elements k.
 
-    `values` are signed, (n,): of 32 bits at most if `split` is None; of 64 if it is True. `table`
-    is int64, (6, BLOCK), the pieces of k**0 to k**(BLOCK - 1) of the first element, then of the
-    second; `steps` are their k**BLOCK.
+    `values` are signed, (n,); `longer` is None if their type has at most DIGIT bits, else True.
+    `table` is int64, (4, BLOCK): signed low and high halves of k**0 to k**(BLOCK - 1), of the first
+    element, then of the second; `steps` are their k**BLOCK.
     """
-    return _sums(values, split, table, steps)
+    return _sums(values, longer, _digits(values, longer), table, steps)
 
 
 @inner
@@ -144,7 +166,7 @@ def _reach(coords, low, high, end):
 
 
 @njit
-def sparse_polynomials(values, coords, split, table, steps):
+def sparse_polynomials(values, coords, longer, table, steps):
     """Return the sums of values[i] k**(coords[i] - s), like `polynomials`.
 
     `coords` are uint32, (n,), ascending; s is the largest multiple of BLOCK up to the first. Blocks
@@ -153,9 +175,9 @@ def sparse_polynomials(values, coords, split, table, steps):
     """
     start = np.int64(coords[0]) // BLOCK * BLOCK if coords.size else np.int64(0)
     last = np.int64(coords[-1]) if coords.size else np.int64(0)
-    doublings = 3 if split is None and coords.size * _FEW > last - start else 0
+    doublings = 3 if coords.size * _FEW > last - start else 0
     held = np.empty(BLOCK << doublings, values.dtype)
-    x = np.empty((3, 0 if split is None else BLOCK), np.int32)
+    digits = _digits(values, longer)
     low = np.uint64(held.size - 1)
     jumps = np.empty(2, np.uint64)
     for j in range(2):
@@ -178,14 +200,10 @@ def sparse_polynomials(values, coords, split, table, steps):
             for i in range(at, stop):
                 held[np.uint64(np.uint64(coords[i]) - np.uint64(start)) & low] = values[i]
             at = stop
-            one = two = np.uint64(0)
-            if split is None:
-                if doublings:
-                    one, two = _sums(held, split, table, steps)
-                else:
-                    one, two = _block(held, BLOCK, table)
+            if doublings:
+                one, two = _sums(held, longer, digits, table, steps)
             else:
-                one, two = _split(held, x, table)
+                one, two = _one(held, digits, longer, table)
             first, second = plus(first, mul(one, power)), plus(second, mul(two, other))
         power, other = mul(power, jumps[0]), mul(other, jumps[1])
         start = end

@@ -43,6 +43,9 @@ from flhe.wire.derive import hkdf
 TAGS = 2
 TAG_BITS = 64
 
+_MIDDLE = (1 << 63) - (1 << 31)
+"""Field elements from here on are negative in halves of 32 bits, both signed."""
+
 
 @dataclass(frozen=True, slots=True)
 class SumMac:
@@ -104,7 +107,7 @@ class SumMac:
 
 @dataclass(frozen=True, slots=True)
 class _Powers:
-    """Powers of both keys: k**0 to k**(BLOCK - 1) in pieces, (6, BLOCK), and k**BLOCK, (2,)."""
+    """Powers of both keys: halves of k**0 to k**(BLOCK - 1), (4, BLOCK), and k**BLOCK, (2,)."""
 
     keys: list[int] = field(repr=False)
     table: NDArray[np.int64] = field(repr=False)
@@ -112,16 +115,18 @@ class _Powers:
 
     @classmethod
     def of(cls, keys: list[int]) -> _Powers:
-        from flhe.math.tag_kernels import BLOCK, LIMBS
+        from flhe.math.tag_kernels import BLOCK
 
         rows = []
         for key in keys:
-            rest = powers(key, BLOCK)
-            for width in LIMBS:
-                rows.append(rest & np.uint64((1 << width) - 1))
-                rest = rest >> np.uint64(width)
+            whole = powers(key, BLOCK)
+            signed = np.where(whole < np.uint64(_MIDDLE), whole, whole - np.uint64(Q)).view(
+                np.int64
+            )
+            low = signed.astype(np.int32).astype(np.int64)
+            rows += [low, (signed - low) >> 32]
         steps = np.array([pow(key, BLOCK, Q) for key in keys], np.uint64)
-        return cls(keys, np.array(rows, np.int64), steps)
+        return cls(keys, np.array(rows), steps)
 
     def sums(
         self, values: NDArray[Any], coords: NDArray[np.uint32] | None = None, threads: int = 1
@@ -129,15 +134,15 @@ class _Powers:
         """Return the sum of values[i] k**coords[i] modulo Q, for each k; by default coords[i] = i."""
         from flhe.math import tag_kernels
 
-        split = True if values.dtype.itemsize > 4 else None
+        longer = True if values.dtype.itemsize > 2 else None
 
         def work(start: int, stop: int) -> list[int]:
             part, first = values[start:stop], start
             if coords is None:
-                found = tag_kernels.polynomials(part, split, self.table, self.steps)
+                found = tag_kernels.polynomials(part, longer, self.table, self.steps)
             else:
                 places = coords[start:stop]
-                found = tag_kernels.sparse_polynomials(part, places, split, self.table, self.steps)
+                found = tag_kernels.sparse_polynomials(part, places, longer, self.table, self.steps)
                 first = int(places[0]) // tag_kernels.BLOCK * tag_kernels.BLOCK
             return [int(s) * pow(k, first, Q) for s, k in zip(found, self.keys, strict=True)]
 
