@@ -356,6 +356,9 @@ class Clip(Codec):
         )
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 @dataclass(frozen=True, slots=True)
 class Fused:
     """Clip, Weigh and Quantize as one step, with the clip's state; raises the same errors.
@@ -454,7 +457,7 @@ class Fused:
 
 def _scale(excess: float, alpha: float) -> np.float32:
     """Return excess / alpha as far as float32 holds it: infinity would make NaN of 0."""
-    return np.float32(min(excess / alpha, float(np.finfo(np.float32).max)))
+    return np.float32(min(excess / alpha, _LARGEST))
 
 
 def _within(segments: Segments, start: int, stop: int) -> Iterator[tuple[int, int, float]]:

@@ -446,8 +446,11 @@ def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
     """
     if values.dtype.kind != "i":
         raise RangeError(f"{name}: takes signed integers, got {values.dtype}; quantize first")
-    bound = space.bound
-    if values.size and (values.max() > bound or values.min() < -bound):
+    bound, ends = space.bound, np.iinfo(values.dtype)
+    # Each end takes a pass over the values, unless their type has no more.
+    if values.size and (
+        (ends.max > bound and values.max() > bound) or (ends.min < -bound and values.min() < -bound)
+    ):
         raise RangeError(f"{name}: a value lies beyond {bound}; quantize to fewer bits")
 
 

@@ -34,7 +34,7 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
-from flhe.math.keystream import CHUNK, OpenSsl, Terms, keystream
+from flhe.math.keystream import CHUNK, Terms, keystream
 from flhe.math.ring import Elements
 from flhe.math.threads import spread
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
@@ -169,7 +169,8 @@ class FlasheSealer(Sealer):
         data = empty(packing.nbytes(length), np.uint8)
         # As narrow as the values will be: the kernel is compiled once for each type.
         zeros = np.zeros(min(length, CHUNK), np.int16 if self.adder.bits <= 16 else np.int32)
-        stream, terms = self._masks(slot, mode)
+        key = _round_key(self.adder, self.group_key, slot, mode)
+        stream, terms = keystream(key), self.adder.mask_terms((self.rank,), mode)
         for at, end in windows(0, length, CHUNK):
             packing.seal(zeros[: end - at], stream, terms, at, packing.cut(data, at, end))
         self._keep(slot, length, data, mode)
@@ -178,9 +179,10 @@ class FlasheSealer(Sealer):
         self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         packing, length = self.adder.packing, plain.values.size + plain.extras.size
+        key = _round_key(self.adder, self.group_key, slot, mode)
+        terms = self.adder.mask_terms((self.rank,), mode)
         if support is not None:
-            key = _round_key(self.adder, self.group_key, slot, mode)
-            terms, extras = self.adder.mask_terms((self.rank,), mode), plain.extras.size
+            extras = plain.extras.size
             lanes = sparse.masks_for(key, packing, terms, support, extras, self.threads)
             whole = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
             return packing.pack(whole, lanes)
@@ -191,8 +193,7 @@ class FlasheSealer(Sealer):
         tail = np.concatenate([plain.values[blocks:], plain.extras]).astype(packing.signed)
 
         def masked(start: int, stop: int, values: NDArray[Any]) -> None:
-            stream, terms = self._masks(slot, mode)
-            packing.seal(values, stream, terms, start, packing.cut(data, start, stop))
+            packing.seal(values, keystream(key), terms, start, packing.cut(data, start, stop))
 
         def added(start: int, stop: int, values: NDArray[Any]) -> None:
             step = CHUNK // np.dtype(packing.lane).itemsize
@@ -205,10 +206,6 @@ class FlasheSealer(Sealer):
         spread(lambda a, b: work(a, b, plain.values[a:b]), blocks, packing.block, self.threads)
         work(blocks, length, tail)
         return data
-
-    def _masks(self, slot: Slot, mode: str) -> tuple[OpenSsl, Terms]:
-        stream = keystream(_round_key(self.adder, self.group_key, slot, mode))
-        return stream, self.adder.mask_terms((self.rank,), mode)
 
 
 @dataclass(frozen=True, slots=True)
