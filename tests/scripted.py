@@ -69,3 +69,6 @@ class Given:
     def next(self, count: int) -> NDArray[np.uint16]:
         taken, self._draws = self._draws[:count], self._draws[count:]
         return np.array(taken, np.uint16)
+
+    def compiled(self, count: int) -> None:
+        """None: no kernel makes them."""

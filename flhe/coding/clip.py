@@ -396,18 +396,20 @@ class Fused:
         out = empty(length, quantize.dtype)
         weight = self.weigh.factor(extras)
         outside = at = 0
-        source = quantize.source()
-        kernel = kernels.quantize_short if quantize.dtype is np.int16 else kernels.quantize
+        source, short = quantize.source(), quantize.dtype is np.int16
         for part in parts:
             beyond = 0
             for start, stop, alpha in _within(segments, at, at + part.size):
+                kernel, draws = kernels.quantize_short if short else kernels.quantize, None
+                if short and (draws := source.compiled(stop - start)) is not None:
+                    kernel = kernels.quantize_streamed
                 beyond += kernel(
                     fixed(part[start - at : stop - at]),
                     _scale(excess, alpha),
                     AT_ALPHA,
                     weight,
                     float(quantize.levels),
-                    source.next(stop - start),
+                    source.next(stop - start) if draws is None else draws,
                     quantize.offset,
                     out[start:stop],
                 )

@@ -34,6 +34,9 @@ class NearestRounding:
         """Return one half, `count` times: floor(x + 1/2) rounds to nearest, ties up."""
         return np.full(count, 1 << 15, np.uint16)
 
+    def compiled(self, count: int) -> None:
+        """Return None: no kernel makes them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quantize(Codec):

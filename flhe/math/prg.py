@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,9 @@ class Rounding(Protocol):
     def next(self, count: int) -> NDArray[np.uint16]:
         """Return the next `count`, at most PIECE; overwritten by the next call."""
 
+    def compiled(self, count: int) -> Any:
+        """Return the arguments of a kernel that makes the next `count` itself; None: call `next`."""
+
 
 PIECE = CHUNK // 4
 """Values that are rounded at a time: input, rounding values and output fit a core's own cache."""
@@ -64,10 +67,21 @@ class SecureRounding:
 
     def next(self, count: int) -> NDArray[np.uint16]:
         """Return the next `count`, at most PIECE; overwritten by the next call."""
-        lanes = -(-count // 2)
-        self._stream.into(self._held, lanes, self._block, FIRST)
-        self._block += -(-4 * lanes // BLOCK)
+        self._stream.into(self._held, -(-count // 2), self._skip(count), FIRST)
         return self._held.view(np.uint16)[:count]
+
+    def compiled(self, count: int) -> Any:
+        """Return the arguments of a kernel that makes the next `count` itself; None: call `next`."""
+        made = self._stream.compiled(FIRST, self._block)
+        if made is not None:
+            self._skip(count)
+        return made
+
+    def _skip(self, count: int) -> int:
+        """Go on by `count` integers; return the block where they begin."""
+        first = self._block
+        self._block += -(-2 * count // BLOCK)
+        return first
 
 
 # --- uniform field elements ---

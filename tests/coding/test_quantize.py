@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import secrets
 from fractions import Fraction
 
 import numpy as np
@@ -14,10 +16,14 @@ from flhe import errors
 from flhe.coding.base import Plain, State
 from flhe.coding.chain import Chain
 from flhe.coding.clip import Clip
+from flhe.coding.extras import Extras
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import EXTRA_BITS, Quantize
 from flhe.coding.weigh import Weigh
+from flhe.math import prg
+from flhe.math.keystream import OpenSsl, Stream
 from flhe.math.prg import PIECE, SecureRounding
+from tests.math.keystreams import KINDS
 from tests.reference.part_formats import rounded as reference
 from tests.scripted import Given
 
@@ -56,6 +62,35 @@ def test_secure_rounding_is_uniform_and_does_not_repeat() -> None:
     assert draws[:1000].tolist() != SecureRounding().next(1000).tolist()
     one, other = (encode(Quantize(4), [0.3] * 1000).values.tolist() for _ in range(2))
     assert one != other
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bits", [2, 16, 17])
+def test_a_kernel_rounds_as_the_stream_says(
+    kind: type[OpenSsl], bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run of one threshold begins with a block of stream 0, in layers and pieces of all sizes."""
+    key, sizes = bytes(range(32)), (7, 2049, PIECE + 5, 1, 4096, 130)
+    monkeypatch.setattr(secrets, "token_bytes", lambda _: key)
+    monkeypatch.setattr(prg, "keystream", kind)
+    edges = [0, *itertools.accumulate(sizes)]
+    cuts = sorted({*edges, *range(0, edges[-1], PIECE)})
+    draws, block = np.empty(0, np.uint16), 0
+    for start, stop in itertools.pairwise(cuts):
+        held = np.empty(2 * (stop - start) + 16, np.uint8)
+        Stream(key, 0, block).into(held, 2 * (stop - start))
+        draws = np.append(draws, held[: 2 * (stop - start)].view(np.uint16))
+        block += -(-2 * (stop - start) // 16)
+    layout = Layout(tuple(Entry(f"{i}", (n,), "float32") for i, n in enumerate(sizes)))
+    thresholds = Clip({f"{i}": 0.5 + i for i in range(len(sizes))})
+    x = np.random.default_rng(5).standard_normal(edges[-1], np.float32)
+    wanted, got = (
+        Chain((thresholds, Weigh(5), Quantize(bits, random=source)), fuse=fuse)
+        for source, fuse in ((lambda: Given(draws), False), (prg.SecureRounding, True))
+    )
+    plain = Plain(x, Extras().encode(3, {}, []))
+    one, other = (c.encode(plain, c.init(layout))[0].values for c in (wanted, got))
+    assert np.array_equal(one, other)
 
 
 @given(
