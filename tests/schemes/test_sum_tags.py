@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.math.ring import Q
+from flhe.math.tag_kernels import BLOCK, polynomials
 from flhe.schemes import sum_mac as sum_tags
 from flhe.schemes.sealed import Slot
 from flhe.schemes.sum_mac import SumMac
