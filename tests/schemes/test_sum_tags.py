@@ -94,6 +94,16 @@ def test_the_widest_integers_are_exact(dtype: Any) -> None:
     assert sum_tags.join(digits, 32) == by_hand(one, 0, 1400)
 
 
+@pytest.mark.parametrize("value", [-(1 << 22), (1 << 22) - 1, -(1 << 22) - 1, 1 << 22])
+@pytest.mark.parametrize("half", [-(1 << 31), (1 << 31) - 1])
+def test_no_sum_of_a_block_overflows(value: int, half: int) -> None:
+    """The largest powers of all, next to the values from which on they are cut into digits."""
+    values, ones = np.full(3 * BLOCK + 5, value, np.int32), np.ones(2, np.uint64)
+    table = np.full((4, BLOCK), half, np.int64)
+    wanted = value * (half + (half << 32)) * values.size % Q
+    assert polynomials(values, True, table, ones) == (wanted, wanted)
+
+
 @given(coords=st.sets(st.integers(0, 2999), max_size=60), seed=st.integers(0, 99))
 @settings(max_examples=25)
 def test_sparse_tags_go_by_coordinates(coords: set[int], seed: int) -> None:
