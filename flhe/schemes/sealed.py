@@ -150,6 +150,7 @@ class Sealed:
     _coords: list[NDArray[np.uint32]] = dataclasses.field(
         default_factory=list, init=False, repr=False
     )
+    _digest: list[bytes] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.senders or list(self.senders) != sorted(set(self.senders)):
@@ -181,10 +182,15 @@ class Sealed:
         return [self.data.data, *(memoryview(support.data) for support in self.supports)]
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of header and ciphertext, 32 bytes; the header binds the supports."""
-        hasher = hashlib.sha256(self.header())
-        hasher.update(self.data.data)
-        return hasher.digest()
+        """Return the SHA-256 of header and ciphertext, 32 bytes; the header binds the supports.
+
+        Computed once: it takes as long as encrypting. Addition makes another object of its total.
+        """
+        if not self._digest:
+            hasher = hashlib.sha256(self.header())
+            hasher.update(self.data.data)
+            self._digest.append(hasher.digest())
+        return self._digest[0]
 
     @classmethod
     def from_parts(
