@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flhe.math import keystream
 from flhe.math.keystream import Stream
+from flhe.math.prg import Rounding
 
 
 def streams(patch: pytest.MonkeyPatch, made: Callable[[bytes, int, int], Any]) -> None:
@@ -60,7 +61,7 @@ class PyCryptodome:
         self.cipher.encrypt(zeros, output=out[: len(zeros)])
 
 
-class Given:
+class Given(Rounding):
     """Rounding values that are written down."""
 
     def __init__(self, draws: Sequence[int] | NDArray[np.uint16]) -> None:
@@ -69,6 +70,3 @@ class Given:
     def next(self, count: int) -> NDArray[np.uint16]:
         taken, self._draws = self._draws[:count], self._draws[count:]
         return np.array(taken, np.uint16)
-
-    def compiled(self, count: int) -> None:
-        """None: no kernel makes them."""

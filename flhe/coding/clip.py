@@ -50,6 +50,9 @@ BETA = 0.5
 MEMORY = "clip.mean-square"
 """Name of the history's sigma^2 in a model's memory."""
 
+_LARGEST = float(np.finfo(np.float32).max)
+"""Largest number of float32."""
+
 Rule = Literal["fixed", "history", "exchange"]
 
 
@@ -356,9 +359,6 @@ class Clip(Codec):
         )
 
 
-_LARGEST = float(np.finfo(np.float32).max)
-
-
 @dataclass(frozen=True, slots=True)
 class Fused:
     """Clip, Weigh and Quantize as one step, with the clip's state; raises the same errors.
@@ -397,19 +397,21 @@ class Fused:
         weight = self.weigh.factor(extras)
         outside = at = 0
         source, short = quantize.source(), quantize.dtype is np.int16
+        usual = kernels.quantize_short if short else kernels.quantize
         for part in parts:
             beyond = 0
             for start, stop, alpha in _within(segments, at, at + part.size):
-                kernel, draws = kernels.quantize_short if short else kernels.quantize, None
-                if short and (draws := source.compiled(stop - start)) is not None:
-                    kernel = kernels.quantize_streamed
+                draws = source.compiled(stop - start) if short else None
+                kernel = kernels.quantize_streamed
+                if draws is None:
+                    kernel, draws = usual, source.next(stop - start)
                 beyond += kernel(
                     fixed(part[start - at : stop - at]),
                     _scale(excess, alpha),
                     AT_ALPHA,
                     weight,
                     float(quantize.levels),
-                    source.next(stop - start) if draws is None else draws,
+                    draws,
                     quantize.offset,
                     out[start:stop],
                 )

@@ -27,15 +27,12 @@ EXTRA_BITS = 63
 """Magnitude bits that one extra has room for."""
 
 
-class NearestRounding:
+class NearestRounding(Rounding):
     """Rounding values that make `floor(x + u)` round to nearest: deterministic, for vectors."""
 
     def next(self, count: int) -> NDArray[np.uint16]:
         """Return one half, `count` times: floor(x + 1/2) rounds to nearest, ties up."""
         return np.full(count, 1 << 15, np.uint16)
-
-    def compiled(self, count: int) -> None:
-        """Return None: no kernel makes them."""
 
 
 @dataclass(frozen=True, slots=True)

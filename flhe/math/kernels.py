@@ -283,7 +283,7 @@ def quantize(x, inverse_bound, limit, weight, levels, rounding, offset, out):
 
 @inner
 def _short(x, inverse_bound, limit, weight, scale, rounding, part, out):
-    """Do what `quantize_short` does, with factors for integers of 16 bits more."""
+    """Do what `quantize_short` does; `scale` and `part` are levels and offset times 2**16."""
     wide()
     outside = np.int32(0)
     for i in range(x.size):
@@ -298,8 +298,10 @@ def _short(x, inverse_bound, limit, weight, scale, rounding, part, out):
 def quantize_short(x, inverse_bound, limit, weight, levels, rounding, offset, out):
     """Do what `quantize` does, for up to 16 bits: the same integers, in three quarters of the time.
 
-    Rounding values are integers, so floor(s + r / 2**16) = (floor(2**16 s) + r) >> 16. The products
-    are exact: 24 bits times 15, times a power of two. The largest sum is 2**31 - 1.
+    Let s be a value times levels, plus the offset, and r its rounding value, an integer. Then
+    floor(s + r / 2**16) = (floor(2**16 s) + r) >> 16. The products are exact: 24 bits times 15, times
+    a power of two. None lies so close below an integer that `quantize`, which adds in float64, would
+    round up to it. The largest sum is 2**31 - 1.
     """
     scale, part = levels * 65536.0, offset * 65536.0
     return _short(x, inverse_bound, limit, weight, scale, rounding, part, out)
@@ -313,7 +315,7 @@ def quantize_streamed(x, inverse_bound, limit, weight, levels, streams, offset, 
     held = np.empty(_ROW, np.uint16)
     outside = np.int32(0)
     for start in range(0, x.size, _ROW):
-        for at in range(0, _ROW, GROUP // 2):
+        for at in range(0, min(_ROW, x.size - start), GROUP // 2):
             summed(schedule, added, taken, place, held, at)
             place += np.uint64(BLOCKS)
         row, target = x[start : start + _ROW], out[start : start + _ROW]

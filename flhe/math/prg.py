@@ -48,14 +48,18 @@ class Rounding(Protocol):
         """Return the next `count`, at most PIECE; overwritten by the next call."""
 
     def compiled(self, count: int) -> Any:
-        """Return the arguments of a kernel that makes the next `count` itself; None: call `next`."""
+        """Return arguments with which a kernel makes the next `count` itself, and go on by as many.
+
+        None if no kernel makes them.
+        """
+        return None
 
 
 PIECE = CHUNK // 4
 """Values that are rounded at a time: input, rounding values and output fit a core's own cache."""
 
 
-class SecureRounding:
+class SecureRounding(Rounding):
     """Uniform 16-bit integers from a CSPRNG: AES-256-CTR under a fresh system key."""
 
     __slots__ = ("_block", "_held", "_stream")
@@ -71,7 +75,7 @@ class SecureRounding:
         return self._held.view(np.uint16)[:count]
 
     def compiled(self, count: int) -> Any:
-        """Return the arguments of a kernel that makes the next `count` itself; None: call `next`."""
+        """Return arguments with which a kernel makes the next `count` itself, and go on by as many."""
         made = self._stream.compiled(FIRST, self._block)
         if made is not None:
             self._skip(count)

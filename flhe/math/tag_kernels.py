@@ -9,7 +9,7 @@ from flhe.math.field_kernels import clear, inner, minus, mul, njit, plus, reduce
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 
 BLOCK = 512
-"""Values of one block: that many products of 2**22 and 2**31 fit a signed 64-bit sum."""
+"""Values of one block: so many products of 2**22 and 2**31 add up to 2**62 at most."""
 
 DIGIT = 22
 """Bits, sign apart, of the values that are multiplied: longer ones are cut into digits."""
@@ -54,8 +54,7 @@ def _block(x, count, table):
 def _two_blocks(x, y, table):
     """Return what `_block` does of both, from one load of the table."""
     wide()
-    a = b = c = d = np.int64(0)
-    e = f = g = h = np.int64(0)
+    a = b = c = d = e = f = g = h = np.int64(0)
     for i in range(BLOCK):
         one, two = np.int64(x[i]), np.int64(y[i])
         power = np.int64(np.int32(table[0, i]))
@@ -70,16 +69,16 @@ def _two_blocks(x, y, table):
 
 
 @inner
-def _split(part, x, table):
-    """Return the sums of a part with longer values, cut into as many digits as x has rows."""
+def _split(part, digits, table):
+    """Return the sums of a part with longer values, cut into as many digits as there are rows."""
     one = two = np.uint64(0)
-    last = x.shape[0] - 1
+    last = digits.shape[0] - 1
     for row in range(last, -1, -1):
         by = np.int64(DIGIT * row)
         for i in range(part.size):
             value = np.int64(part[i]) >> by
-            x[row, i] = value if row == last else value & _LOW
-        more, beside = _block(x[row], part.size, table)
+            digits[row, i] = value if row == last else value & _LOW
+        more, beside = _block(digits[row], part.size, table)
         one, two = plus(more, mul(one, _BASE)), plus(beside, mul(two, _BASE))
     return one, two
 
@@ -101,11 +100,11 @@ def _short(x, longer):
 
 
 @inner
-def _one(part, held, longer, table):
+def _one(part, digits, longer, table):
     """Return the sums of at most one block."""
     if _short(part, longer):
         return _block(part, part.size, table)
-    return _split(part, held, table)
+    return _split(part, digits, table)
 
 
 @inner
@@ -115,7 +114,7 @@ def _digits(values, longer):
 
 
 @inner
-def _sums(values, longer, held, table, steps):
+def _sums(values, longer, digits, table, steps):
     """Return the sums over all values, as `polynomials` does."""
     wide()
     squares = np.uint64(mul(steps[0], steps[0])), np.uint64(mul(steps[1], steps[1]))
@@ -127,16 +126,17 @@ def _sums(values, longer, held, table, steps):
         x, y = values[start : start + BLOCK], values[start + BLOCK : start + 2 * BLOCK]
         if short:
             one, two, more, beside = _two_blocks(x, y, table)
-            # Afterwards, when they are in the nearest cache: the products may have overflowed.
+            # Checked afterwards, when they are in the nearest cache: if some are longer, the sums may
+            # have overflowed, and are made anew.
             short = _short(values[start : start + 2 * BLOCK], longer)
         if not short:
-            one, two = _split(x, held, table)
-            more, beside = _split(y, held, table)
+            one, two = _split(x, digits, table)
+            more, beside = _split(y, digits, table)
         first = plus(first, mul(plus(one, mul(more, steps[0])), power))
         second = plus(second, mul(plus(two, mul(beside, steps[1])), other))
         power, other = mul(power, squares[0]), mul(other, squares[1])
     for start in range(done, values.size, BLOCK):
-        one, two = _one(values[start : start + BLOCK], held, longer, table)
+        one, two = _one(values[start : start + BLOCK], digits, longer, table)
         first, power = plus(first, mul(one, power)), mul(power, steps[0])
         second, other = plus(second, mul(two, other)), mul(other, steps[1])
     return first, second

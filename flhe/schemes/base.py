@@ -447,7 +447,7 @@ def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
     if values.dtype.kind != "i":
         raise RangeError(f"{name}: takes signed integers, got {values.dtype}; quantize first")
     bound, ends = space.bound, np.iinfo(values.dtype)
-    # Each end takes a pass over the values, unless their type has no more.
+    # Each comparison takes a pass; it is left out where the type has no value beyond the bound.
     if values.size and (
         (ends.max > bound and values.max() > bound) or (ends.min < -bound and values.min() < -bound)
     ):

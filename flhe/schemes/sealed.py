@@ -184,7 +184,8 @@ class Sealed:
     def digest(self) -> bytes:
         """Return the SHA-256 of header and ciphertext, 32 bytes; the header binds the supports.
 
-        Computed once: it takes as long as encrypting. Addition makes another object of its total.
+        Computed once, since it takes as long as encrypting: `data` must not change afterwards.
+        Addition, which changes it, returns another object.
         """
         if not self._digest:
             hasher = hashlib.sha256(self.header())

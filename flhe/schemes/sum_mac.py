@@ -134,7 +134,7 @@ class _Powers:
         """Return the sum of values[i] k**coords[i] modulo Q, for each k; by default coords[i] = i."""
         from flhe.math import tag_kernels
 
-        longer = True if values.dtype.itemsize > 2 else None
+        longer = True if 8 * values.dtype.itemsize - 1 > tag_kernels.DIGIT else None
 
         def work(start: int, stop: int) -> list[int]:
             part, first = values[start:stop], start
