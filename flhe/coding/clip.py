@@ -237,13 +237,16 @@ class Clip(Codec):
     def cut(self, plain: Plain, shared: Layers) -> tuple[Plain, NDArray[np.float32] | None]:
         """Return values within given thresholds, and the excess, which may be sent later.
 
-        The excess is None for fitted thresholds: a history measures it, and other thresholds are
-        not known yet when a client selects values.
+        The excess is None where there is none, and for fitted thresholds: a history measures it, and
+        other thresholds are not known yet when a client selects values.
         """
-        if self.adaptive:
+        if self.adaptive or not plain.values.size:
             return plain, None
-        out, excess = plain.values.copy(), self.excess(plain.extras)
-        for start, stop, alpha in self.segments(shared, plain.coords):
+        excess, segments = self.excess(plain.extras), self.segments(shared, plain.coords)
+        if np.abs(plain.values).max() <= min(alpha for _, _, alpha in segments) / excess:
+            return plain, None
+        out = plain.values.copy()
+        for start, stop, alpha in segments:
             bound = alpha / excess
             np.clip(out[start:stop], -bound, bound, out=out[start:stop])
         return plain._replace(values=out), plain.values - out

@@ -126,10 +126,20 @@ def _network(key: bytes, length: int) -> Tables:
     inverse = np.zeros_like(forward)
     for i in range(ROUNDS):
         entries, modulus = (columns, rows) if i % 2 == 0 else (rows, columns)
-        table = uniform(Stream(key, i), np.full(entries, modulus, np.uint64))
+        table = _below(key, i, entries, modulus)
         forward[i, :entries] = table
         inverse[ROUNDS - 1 - i, :entries] = np.where(table, np.uint32(modulus) - table, 0)
     return forward, inverse
+
+
+def _below(key: bytes, number: int, count: int, bound: int) -> NDArray[np.uint32]:
+    """Return what `uniform` does of one stream and one bound, in most cases without 64-bit division."""
+    held: NDArray[Any] = np.empty(4 * count + BLOCK, np.uint8)
+    Stream(key, number).into(held, 4 * count)
+    words = held[: 4 * count].view(np.uint32)
+    if int(words.max()) < (1 << 32) // bound * bound:
+        return words % np.uint32(bound)
+    return uniform(Stream(key, number), np.full(count, bound, np.uint64))
 
 
 def uniform(stream: Stream, bounds: NDArray[np.uint64]) -> NDArray[np.uint32]:
