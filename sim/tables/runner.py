@@ -117,8 +117,10 @@ def _machine(steps: Sequence[Step], store: Store) -> dict[str, Any]:
     """What most steps ran on; its "elsewhere" says which did not, and on what."""
     machines = [store.machines[step.key] for step in steps] or [here()]
     usual, _ = Counter(machine["processor"] for machine in machines).most_common(1)[0]
-    on = {step.about: store.machines[step.key]["processor"] for step in steps}
-    others = (f" {what} ran on {where}." for what, where in on.items() if where != usual)
+    on: dict[str, dict[str, None]] = {}
+    for step in steps:
+        on.setdefault(store.machines[step.key]["processor"], {})[step.about] = None
+    others = (f" On {where}: {'; '.join(what)}." for where, what in on.items() if where != usual)
     machine = next(machine for machine in machines if machine["processor"] == usual)
     return {**machine, "elsewhere": "".join(others)}
 

@@ -113,7 +113,7 @@ def test_a_page_is_drawn_again_of_what_any_machine_measured(tmp_path: Path) -> N
     assert sorted(folder.rglob("*.json")) == kept
     text = page.read_text()
     assert "an old one, " in text
-    assert "step 2 ran on a borrowed one." in text
+    assert "On a borrowed one: step 2." in text
     assert "## What is not repeated" in text
 
 
