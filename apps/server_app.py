@@ -36,6 +36,9 @@ from flhe_app.tasks.workloads import Workload
 app = ServerApp()
 log = getLogger("flwr").log
 
+SIMULATION = "flwr.simulation.run_simulation"
+"""Module that starts this app in a simulation; it imports Ray meanwhile, sooner or later."""
+
 
 @app.main()
 def main(grid: Grid, ctx: Context) -> None:
@@ -60,7 +63,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     arrays = ArrayRecord(new_model(task, settings.seed).state_dict())
     model_bytes = sum(len(array.data) for array in arrays.values())
     strategy = make_strategy(settings, task, reporter)
-    if isinstance(strategy, HEStrategy) and "ray" in sys.modules:
+    if isinstance(strategy, HEStrategy) and SIMULATION in sys.modules:
         # The nodes are processes of this machine: what is compiled here is compiled for them, too.
         warm(strategy.terms, settings.cohort)
     reporter.emit("start", version=VERSION, model_bytes=model_bytes, nodes=settings.nodes)

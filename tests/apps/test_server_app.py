@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,23 @@ def test_missing_nodes_end_the_run() -> None:
     settings = Settings(scheme="plain", nodes=3, join_timeout=0.1)
     with pytest.raises(QuorumError, match=r"1 of nodes=3 connected .*num-supernodes=3"):
         server_app.run(Idle(1), settings, Reporter(None))
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_loops_are_compiled_ahead_in_a_simulation_with_or_without_ray_yet(
+    simulated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's simulation starts the server's app before it imports Ray."""
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.delitem(sys.modules, server_app.SIMULATION, raising=False)
+    if simulated:
+        assert importlib.util.find_spec(server_app.SIMULATION)
+        monkeypatch.setitem(sys.modules, server_app.SIMULATION, object())  # type: ignore[arg-type]
+    warmed: list[int] = []
+    monkeypatch.setattr(server_app, "warm", lambda _terms, cohort: warmed.append(cohort))
+    with pytest.raises(QuorumError, match="connected"):
+        server_app.run(Idle(1), Settings(join_timeout=0.01), Reporter(None))
+    assert warmed == ([5] if simulated else [])
 
 
 def made(**config: Any) -> Any:
