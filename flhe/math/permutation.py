@@ -112,7 +112,7 @@ def _shuffled(key: bytes, length: int) -> Tables:
     from flhe.math import coordinate_kernels
 
     forward = np.arange(length, dtype=np.uint32)
-    picks = uniform(Stream(key, 0), np.arange(1, length + 1, dtype=np.uint64))
+    picks = uniform(Stream(key, 0), np.arange(1, length + 1, dtype=np.uint32))
     coordinate_kernels.shuffle(picks, forward)
     inverse = np.empty_like(forward)
     inverse[forward] = np.arange(length, dtype=np.uint32)
@@ -126,36 +126,25 @@ def _network(key: bytes, length: int) -> Tables:
     inverse = np.zeros_like(forward)
     for i in range(ROUNDS):
         entries, modulus = (columns, rows) if i % 2 == 0 else (rows, columns)
-        table = _below(key, i, entries, modulus)
+        table = uniform(Stream(key, i), np.full(entries, modulus, np.uint32))
         forward[i, :entries] = table
         inverse[ROUNDS - 1 - i, :entries] = np.where(table, np.uint32(modulus) - table, 0)
     return forward, inverse
 
 
-def _below(key: bytes, number: int, count: int, bound: int) -> NDArray[np.uint32]:
-    """Return what `uniform` does of one stream and one bound, in most cases without 64-bit division."""
-    held: NDArray[Any] = np.empty(4 * count + BLOCK, np.uint8)
-    Stream(key, number).into(held, 4 * count)
-    words = held[: 4 * count].view(np.uint32)
-    if int(words.max()) < (1 << 32) // bound * bound:
-        return words % np.uint32(bound)
-    return uniform(Stream(key, number), np.full(count, bound, np.uint64))
-
-
-def uniform(stream: Stream, bounds: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Return one exactly uniform integer below each of `bounds`, at most 2**16, up to 2**32 each.
+def uniform(stream: Stream, bounds: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return one exactly uniform integer below each of `bounds`, uint32, at most 2**16 of them.
 
     Each takes the stream's next 32-bit word, little-endian, modulo its bound. Words not below the
     bound's largest multiple are drawn again, after all the others, in order.
     """
-    out = np.empty(bounds.size, np.uint32)
-    limits = (np.uint64(1 << 32) // bounds) * bounds
+    out, places = np.empty(bounds.size, np.uint32), np.arange(bounds.size)
     scratch: NDArray[Any] = np.empty(4 * bounds.size + BLOCK, np.uint8)
-    todo = np.arange(bounds.size)
-    while todo.size:
-        stream.into(scratch, 4 * todo.size)
-        words = scratch[: 4 * todo.size].view(np.uint32).astype(np.uint64)
-        fits = words < limits[todo]
-        out[todo[fits]] = words[fits] % bounds[todo[fits]]
-        todo = todo[~fits]
+    todo: Any = slice(None)
+    while (below := bounds[todo]).size:
+        stream.into(scratch, 4 * below.size)
+        words = scratch[: 4 * below.size].view(np.uint32)
+        out[todo] = drawn = words % below
+        # The bound's multiple at or below the word is at most 2**32 - bound, or it is drawn again.
+        todo = places[todo][words - drawn > np.negative(below)]
     return out
