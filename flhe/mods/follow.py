@@ -101,6 +101,7 @@ class Follower:
         # Only its maker has a first model; a checkpoint takes it to the others.
         need = epoch.roster.collusion + 1 if model.round else 1
         session.holding(model, digest).check_all(vouchers, sealer, need)
+        self._check_first(model)
         # A first model may come from the server alone: a model with vouchers takes precedence.
         if own is not None and own.round > 0:
             if model.layout != own.layout:
@@ -110,14 +111,25 @@ class Follower:
             logger.warning(
                 "round %d: this node's model differed from the others', it takes theirs", reached
             )
-            self.node.drop_draft()
         self.node.check_mask(model.mask)
         self.node.skip_openings(model.round)
-        sent = self.node.last_sent()
-        self.app.state.settle(model.round, sent)
-        self.node.skip_draft(model.round)
-        self._say_missing(max(reached, 0), model, sent)
+        counted = chain.last_with(model.chain, epoch.members[epoch.rank])
+        self.app.state.settle(model.round, counted)
+        self.node.skip_draft(model, counted * (counted > reached), epoch.contract)
+        self._say_missing(max(reached, 0), model, self.node.last_sent())
         self.model, self.changed = model, True
+
+    def _check_first(self, model: Model) -> None:
+        """Refuse another first model once a set of updates to one was signed; EquivocationError.
+
+        Sums from two first models would differ by single updates, and one member could make the
+        second one.
+        """
+        if not model.round and self.node.journal(self.epoch.id).signed:
+            raise EquivocationError(
+                "another first model, and a sum from the one before may have been opened: begin "
+                "another federation, or wait for a checkpoint with a sum in it"
+            )
 
     @staticmethod
     def _check_follows(own: Model, model: Model, sealer: str) -> None:
@@ -239,6 +251,7 @@ class Follower:
             self.adopt(records.to_pieces(box), records.bytes_list(record, "vouchers"))
         if self.model is None and isinstance(initial, ArrayRecord):
             self.model = Model.initial(records.to_numpy(initial))
+            self._check_first(self.model)
             # A first model is kept once its history, or a sum that opens on it, shows that the
             # others have it too. A copy altered in transit would separate this node for good.
             self.changed = named == self.model.history or (

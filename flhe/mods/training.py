@@ -67,7 +67,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         try:
             answer = app.train(follower.contract, turn.model, round_)
         finally:
-            ahead.join()
+            with app.counted():  # the shorter the app trained, the longer this waits
+                ahead.join()
         return session.encode(turn.model, *_trained(turn, answer)), None
 
     return turn.contribute(of, mode, make)

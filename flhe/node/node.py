@@ -368,7 +368,11 @@ class Node(Claims):
 
     def residual(self) -> NDArray[np.float32] | None:
         """Residual of sparse updates so far, shape (floats,); None before the first."""
-        return self._kept("residual", lambda data: Draft.from_bytes(data).residual)
+        rest = self._rest()
+        return None if rest is None else rest.residual
+
+    def _rest(self) -> Draft | None:
+        return self._kept("residual", Draft.from_bytes)
 
     def settle_draft(self, round_: int, *, sent: bool, contract: bytes = b"") -> None:
         """End a round: the update's unsent values move to the residual, all of them unless `sent`.
@@ -388,23 +392,25 @@ class Node(Claims):
             self.store.write(self._name("residual"), draft.given_back().chunks())
         self.store.erase(self._name("draft"))
 
-    def drop_draft(self) -> None:
-        """Drop an update whose starting model differs from the other members'."""
-        self.store.erase(self._name("draft"))
+    def skip_draft(self, model: Model, counted: int, contract: bytes) -> None:
+        """End the rounds up to that of a model that was taken from another member.
 
-    def skip_draft(self, round_: int) -> None:
-        """End the rounds up to `round_`, whose model was taken from another member.
-
-        The set of its senders is unknown. An encrypted update counts as sent; another is dropped,
-        because its starting model may differ from the other members'.
+        `counted` is the last one, not opened here, whose sum has this node's update, or 0;
+        `contract` as for `settle_draft`. A draft from a model that the others did not have is
+        dropped.
         """
-        draft = self.load_draft()
-        if draft is None or draft.round > round_:
+        draft, rest = self.load_draft(), self._rest()
+        if counted and counted not in (one.round for one in (draft, rest) if one is not None):
+            # Its sum holds the residual as well. What it left unsent is not known any more.
+            self.store.erase(self._name("residual"))
+        if draft is None:
             return
-        if self.last_sent() == draft.round:
-            self.settle_draft(draft.round, sent=True)
-        else:
-            self.drop_draft()
+        if draft.round > model.round:
+            if (draft.history, draft.base) == (model.history, model.fingerprint()):
+                return
+        elif (draft.round, draft.history) in ((link.round, link.before) for link in model.chain):
+            self.settle_draft(draft.round, sent=draft.round == counted, contract=contract)
+        self.store.erase(self._name("draft"))
 
 
 def _key_file(epoch_id: bytes) -> str:

@@ -83,6 +83,11 @@ def check(chain: Chain, history: bytes, round_: int) -> None:
         raise EquivocationError("the links of the checkpoint do not lead to its history")
 
 
+def last_with(chain: Chain, public: bytes) -> int:
+    """Return the last round whose sum has this member's update, or 0."""
+    return max((link.round for link in chain if link.names(public)), default=0)
+
+
 def without(chain: Chain, public: bytes, after: int, upto: int) -> list[int]:
     """Return the rounds beyond `after`, up to `upto`, whose sums lack this member's update."""
     return [k.round for k in chain if after < k.round <= upto and not k.names(public)]

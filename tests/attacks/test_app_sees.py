@@ -100,3 +100,24 @@ def test_all_apps_may_be_given_another_config_of_the_run(tmp_path: Path) -> None
     refused(group.ask(group.sites[0], attempt=1), 1020)
     group.renew()
     update(group.ask(group.sites[0], attempt=1))
+
+
+def test_a_wait_for_masks_does_not_tell_how_long_the_app_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks are made while the app trains: the rest of their time is longer where it trains shorter."""
+    now = 0.0
+
+    class Ahead:
+        def __init__(self, **_: object) -> None:
+            self.start = lambda: None
+
+        def join(self) -> None:
+            nonlocal now
+            now += 1000.0
+
+    group = Group(tmp_path, 3).agree()
+    monkeypatch.setattr("flhe.mods.training.threading.Thread", Ahead)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    assert answer(group.ask(group.sites[0]))["crypto-s"] == 0
+    assert now == 1000

@@ -84,9 +84,10 @@ def test_an_evaluation_that_replaces_the_state_leaves_ours(tmp_path: Path) -> No
     assert dict(site.context.state) == before
 
 
+@pytest.mark.parametrize("by", ["sum", "checkpoint"])
 @pytest.mark.parametrize("senders", [4, 3])
-def test_what_counts_stays(tmp_path: Path, senders: int) -> None:
-    """The last site's update is in the sum, or it is not."""
+def test_what_counts_stays(tmp_path: Path, senders: int, by: str) -> None:
+    """The last site's update is in the sum, or it is not; a checkpoint shows it too."""
     group = Group(tmp_path, 4, TERMS).agree()
     for site in group.sites:
         site.app = Once()
@@ -94,7 +95,12 @@ def test_what_counts_stays(tmp_path: Path, senders: int) -> None:
     total = group.total([update(group.ask(s)) for s in group.sites][:senders])
     assert calls(last) == [1]
     last.app = App()
-    answer(group.evaluate(last, total))
+    if by == "checkpoint":
+        for site in group.sites[:3]:
+            answer(group.evaluate(site, total))
+        answer(group.ask(last, "sync", extra=group.box(group.sites[0])))
+    else:
+        answer(group.evaluate(last, total))
     assert calls(last) == ([1] if senders == 4 else [])
     last.app = Once()
     update(group.ask(last, round_=2))

@@ -20,9 +20,10 @@ from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.training.chain import Link
 from flhe.training.contract import MAX_AHEAD, Contract
 from flhe.training.draft import Draft
+from flhe.training.model import Model
 from flhe.wire import canonical
 from tests.attacks.test_checkpoints import handed, signed
 from tests.mods.harness import (
@@ -310,11 +311,6 @@ def rest(one: Draft) -> list[float]:
     return one.residual.tolist()  # type: ignore[no-any-return]
 
 
-def sealed(round_: int) -> Sealed:
-    slot = Slot(RUN, bytes(32), bytes(16), round_, 0, bytes(32), HISTORY)
-    return Sealed("flashe", slot, (0,), 4, np.zeros(9, np.uint8))
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     home = tmp_path / "node"
@@ -338,7 +334,6 @@ def test_a_round_is_over_once_and_no_earlier_one_settles_it(node: Node, sent: bo
     before = files(node)
     for round_ in (0, 1, 2):
         node.settle_draft(round_, sent=sent)
-        node.skip_draft(round_)
     assert files(node) == before
     node.settle_draft(3, sent=sent)
     after = files(node)
@@ -346,7 +341,6 @@ def test_a_round_is_over_once_and_no_earlier_one_settles_it(node: Node, sent: bo
     for again in (True, False):
         node.settle_draft(3, sent=again)
         node.settle_draft(9, sent=again)
-        node.skip_draft(9)
     assert files(node) == after
 
 
@@ -357,26 +351,50 @@ def test_a_dense_draft_leaves_nothing(node: Node, sent: bool) -> None:
     assert files(node) == {}
 
 
-@pytest.mark.parametrize(
-    ("uploaded", "name"), [(None, "outbox"), (2, "outbox"), (3, "outbox"), (3, "mean-squares")]
-)
-def test_a_round_that_was_skipped(node: Node, uploaded: int | None, name: Any) -> None:
-    """With a model of another member nobody says whose updates are in it: what was handed over is.
+def model(*rounds: int) -> Model:
+    """A model of another member, with the sums of these rounds."""
+    made = replace(Model.initial({"w": np.zeros(LENGTH, np.float32)}), history=HISTORY)
+    for round_ in rounds:
+        made = replace(made.linked(Link(round_, made.history, bytes(32), b"")), round=round_)
+    return made
 
-    What was not is dropped: its node may have started from another model than the others. Mean squares
-    alone are no update.
-    """
-    if uploaded is not None:
-        made = sealed(uploaded)
-        if name != "outbox":
-            made = replace(made, slot=replace(made.slot, purpose=name))
-        node.save_output(made, b"envelope")
-    node.save_draft(draft(3))
-    node.skip_draft(2)
-    assert node.load_draft() is not None
-    node.skip_draft(5)
+
+OTHER = bytes(32)
+BASE = replace(draft(3), base=model().fingerprint())
+EARLIER = rest(draft(2, 9.0))
+SKIPPED: dict[str, tuple[Draft, Model, int, list[float] | None]] = {
+    "in its sum": (draft(3), model(3), 3, rest(draft(3))),
+    "not in it": (draft(3), model(3), 0, rest(draft(3).given_back())),
+    "in one before": (draft(5), model(3), 3, None),
+    "of another contract": (replace(draft(3), contract=HISTORY), model(3), 0, EARLIER),
+    "from another model": (replace(draft(3), history=OTHER), model(3), 0, EARLIER),
+    "of a round without a sum": (draft(3), model(4), 0, EARLIER),
+    "ahead, from another model": (draft(3), model(2), 0, EARLIER),
+}
+"""Kept draft, model, its last sum with this node's update -> the residual; round 2's is there."""
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_a_checkpoint_says_which_update_was_counted(node: Node, name: str) -> None:
+    """What a sum holds is not sent again, what it lacks is; what is not known is dropped."""
+    kept_draft, taken, counted, left = SKIPPED[name]
+    node.save_draft(draft(2, 9.0))
+    node.settle_draft(2, sent=True)
+    node.save_draft(kept_draft)
+    for _ in range(2):
+        node.skip_draft(taken, counted, bytes(32))
+        assert node.load_draft() is None
+        assert kept(node) == left
+
+
+def test_a_checkpoint_leaves_a_draft_from_its_own_model(node: Node) -> None:
+    node.save_draft(BASE)
+    before = files(node)
+    node.skip_draft(model(), 0, bytes(32))
+    assert files(node) == before
+    node.save_draft(replace(BASE, base=OTHER))  # the weights differed, as after a bad disk
+    node.skip_draft(model(), 0, bytes(32))
     assert node.load_draft() is None
-    assert kept(node) == (rest(draft()) if (uploaded, name) == (3, "outbox") else None)
 
 
 SETTLE: dict[str, tuple[Callable[[Node], None], list[float]]] = {
@@ -392,7 +410,11 @@ SETTLE: dict[str, tuple[Callable[[Node], None], list[float]]] = {
     # The draft's own round came to nothing: whatever is in this sum, it is not this update.
     "another round": (lambda node: node.settle_draft(5, sent=True), rest(draft(2, 9.0))),
     "another, too": (lambda node: node.settle_draft(5, sent=False), rest(draft(2, 9.0))),
-    "skipped": (lambda node: node.skip_draft(3), rest(draft(2, 9.0))),
+    "skipped": (lambda node: node.skip_draft(model(3), 3, bytes(32)), rest(draft(3))),
+    "skipped, not sent": (
+        lambda node: node.skip_draft(model(3), 0, bytes(32)),
+        rest(draft(3).given_back()),
+    ),
 }
 """What becomes of a draft of round 3, and what is left then; a residual of round 2 is in it already."""
 
