@@ -140,12 +140,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("app.fab").write_bytes(b"an app")
         key_files(here, "reviewer").chmod(0o600)
         Path("hash").write_text(pinned)
-        Path("roster-hash").write_text(federation(here))
+        Path("terms").write_text(federation(here))
     return place
 
 
 def federation(here: Path) -> str:
-    """cardio, site-a to site-d, d.card, and cardio.flhe of the first three; returns its hash."""
+    """cardio, site-a to site-d, d.card, and cardio.flhe of the first three; returns its terms' hash."""
     for name in "abcd":
         good("site", "init", "cardio", "--name", name, "--dir", f"site-{name}", "--yes")
     words = ("cardio", "--address", "localhost:8000", "--scheme", "flashe")
@@ -155,7 +155,7 @@ def federation(here: Path) -> str:
     good("federation", "publish", "cardio")
     shutil.copy("site-d/d.card", "d.card")
     shutil.copy("cardio/cardio.flhe", "cardio.flhe")
-    return Published.read(here / "cardio.flhe").roster.hash.hex()
+    return Published.read(here / "cardio.flhe").terms.hex()
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     here = shutil.copytree(prepared, tmp_path / "here")
     monkeypatch.chdir(here)
     monkeypatch.setenv("HASH", (here / "hash").read_text())
-    monkeypatch.setenv("ROSTER", (here / "roster-hash").read_text())
+    monkeypatch.setenv("TERMS", (here / "terms").read_text())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     Store(calibration.cache_folder()).put("calibration", SPEED.to_json())
     return here

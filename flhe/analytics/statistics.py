@@ -187,9 +187,14 @@ class Covariance(Statistic):
     columns: tuple[str, ...]
 
     def check(self, schema: Schema) -> None:
-        """Require distinct real columns, two or more: too many names would take a site hours."""
-        if len(self.columns) < 2 or len(set(self.columns)) != len(self.columns):
-            raise ConfigError("Covariance: expected two columns or more, each once")
+        """Require two real columns or more, in order of names: one question has one spelling.
+
+        Each once: too many names would take a site hours.
+        """
+        if len(self.columns) < 2 or list(self.columns) != sorted(set(self.columns)):
+            raise ConfigError(
+                "Covariance: expected two columns or more, in order of names, each once"
+            )
         for name in self.columns:
             schema.column(name, Real)
 
@@ -232,8 +237,15 @@ class Histogram(Statistic):
         object.__setattr__(self, "edges", tuple(float(edge) + 0.0 for edge in self.edges))
 
     def check(self, schema: Schema) -> None:
-        """Require a real column, and two ascending edges or more."""
-        schema.column(self.column, Real)
+        """Require a real column, and two ascending edges or more, within its bounds.
+
+        Edges beyond them would be other spellings of one question.
+        """
+        real = schema.column(self.column, Real)
+        if not all(real.low <= edge <= real.high for edge in self.edges):
+            raise ConfigError(
+                f"Histogram: expected edges from {real.low:g} to {real.high:g}, the column's bounds"
+            )
         if len(self.edges) < 2 or any(not a < b for a, b in pairwise(self.edges)):
             raise ConfigError("Histogram: expected two edges or more, each above the previous one")
 
@@ -306,7 +318,12 @@ class Contingency(Statistic):
     columns: str
 
     def check(self, schema: Schema) -> None:
-        """Require two columns of choices."""
+        """Require two columns of choices, in order of names: one question has one spelling."""
+        if self.rows >= self.columns:
+            raise ConfigError(
+                f"Contingency: expected two columns in order of names: {self.columns!r} before "
+                f"{self.rows!r}"
+            )
         for name in (self.rows, self.columns):
             schema.column(name, Choice)
 

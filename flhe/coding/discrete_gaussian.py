@@ -259,17 +259,16 @@ class DiscreteGaussian(Codec):
                     f"values adds too much to the sensitivity to a {self.unit}; use more bits"
                     + ("" if self.of_members else ", or a smaller `largest`")
                 )
-            if reach / step + TAIL * self.multiplier * sensitivity + 2 <= levels:
+            grid = Grid(step, sensitivity, reach / step)
+            fits = reach / step + TAIL * self.multiplier * sensitivity + 2 <= levels
+            if fits and self._variance(grid, 1) <= discrete_gaussian.MAX_VARIANCE:
                 break
             step *= 2
-        grid = Grid(step, sensitivity, reach / step)
         if not self._variance(grid, MOST_MEMBERS) >= LEAST**2:
             raise MisfitError(
                 f"DiscreteGaussian(multiplier={self.multiplier:g}, bits={self.bits}): one member's "
                 "noise would be too few steps of the grid for the accountant; use more bits"
             )
-        if self._variance(grid, 1) > discrete_gaussian.MAX_VARIANCE:
-            raise MisfitError(f"DiscreteGaussian(bits={self.bits}): use fewer bits")
         return grid
 
     def _sensitivity(self, norm: float, length: int) -> float:
@@ -305,14 +304,14 @@ class DiscreteGaussian(Codec):
 
     def _rounded(self, x: NDArray[np.float32], grid: Grid) -> NDArray[np.int32]:
         """Return integers next to x / g, int32 (length,)."""
-        out = np.zeros(x.size, np.int32)
+        out, quantize = np.zeros(x.size, np.int32), Quantize(self.bits)
         for _ in range(_TRIES if np.all(np.isfinite(x)) else 0):
-            source, square = Quantize(self.bits).source(), 0.0
+            source, square = quantize.source(), 0.0
             for at in range(0, x.size, PIECE):
                 part = x[at : at + PIECE] / np.float64(grid.step)  # exact: a power of two
                 np.clip(part, -grid.reach, grid.reach, out=part)
                 if self.of_members:
-                    part += source.next(part.size) / 65536.0
+                    part += source.next(part.size) / 65536.0 + quantize.offset
                     np.floor(part, out=part)
                 else:
                     np.rint(part, out=part)

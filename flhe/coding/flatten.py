@@ -367,7 +367,23 @@ def _told(entry: Entry, master: NDArray[Any]) -> NDArray[Any]:
 
 def _to_master(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:
     wide = _widen(entry, array)
-    return wide.copy() if np.may_share_memory(wide, array) and not _frozen(array) else wide
+    small = wide.dtype == np.float32 and any(_subnormal(p).any() for p in _pieces(wide))
+    if small or (np.may_share_memory(wide, array) and not _frozen(array)):
+        wide = wide.copy()
+    for part in _pieces(wide) if small else ():
+        # Some programs make the processor flush these: members' sums, and models, would differ.
+        part[_subnormal(part)] = 0
+    return wide
+
+
+def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    flat = _flat(array)
+    return (flat[at : at + PIECE] for at in range(0, flat.size, PIECE))
+
+
+def _subnormal(part: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which float32 values are subnormal, also where the processor flushes them."""
+    return np.asarray((part.view(np.uint32) & 0x7FFFFFFF) - np.uint32(1) < 0x7FFFFF)
 
 
 def _frozen(array: NDArray[Any]) -> bool:

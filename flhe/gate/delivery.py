@@ -69,7 +69,8 @@ class Delivery:
         if taken:
             self.ledger.note_answered(asked.message_id)
         if not answer.again:
-            final = verdict if taken or verdict.reason else stopped("unasked")
+            refused = stopped("unasked", f"(status {answer.status})")
+            final = verdict if taken or verdict.reason else refused
             self._log(waiting, final, began)
         return answer
 

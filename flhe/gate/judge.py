@@ -71,7 +71,7 @@ def judge(
     objects' ids, `read` gives the objects, `now` is the time.
     """
     try:
-        found = read_tree(tree, read)
+        found = read_tree(tree, _within(policy.max_bytes, read))
         _check_metadata(asked, pushed, found.said, tree.object_id, now)
         if found.said.HasField("error"):
             return _error(found.said)
@@ -84,6 +84,24 @@ def judge(
     except Exception as error:  # of a parser: its text may quote the reply
         return stopped("malformed", type(error).__name__)
     return Verdict(found, 0)
+
+
+def _within(most: int, read: Read) -> Read:
+    """Return `read` for what a reply may hold: an object counts at each of its places.
+
+    A small reply that names one chunk again and again would occupy the gate for hours.
+    """
+    objects, left = MAX_OBJECTS, most
+
+    def counted(named: str) -> bytes:
+        nonlocal objects, left
+        content = read(named)
+        objects, left = objects - 1, left - len(content)
+        if objects < 0 or left < 0:
+            raise _StoppedError("size")
+        return content
+
+    return counted
 
 
 def _error(said: Message) -> Verdict:

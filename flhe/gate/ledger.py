@@ -2,6 +2,9 @@
 
 Ids in a request could carry data. So the gate knows the nodes, runs, app bundles, messages and
 objects that the SuperLink has named, and keeps them over a restart: the newest ones, in one file.
+
+A file that cannot be written stops no message: the SuperLink has marked it as delivered, and would
+not give it again. One that cannot be read counts as none: the SuperNode then begins anew.
 """
 
 from __future__ import annotations
@@ -15,16 +18,21 @@ from flwr.proto.fleet_pb2 import (
 )
 from flwr.proto.message_pb2 import Metadata
 from flwr.proto.run_pb2 import GetRunResponse
+from google.protobuf.message import DecodeError
 
-from flhe.errors import ProtocolError
+from flhe.errors import FlheError, ProtocolError, logger
 from flhe.gate.objects import ids_of, is_id
 from flhe.node.store import Store
 from flhe.wire.canonical import dumps, loads
 
 NAME = "came-down"
-MAX_FILE = 64 << 20
 KEPT = 64
 """Number of ids of each kind that are kept."""
+MOST = 32 << 20
+"""Most bytes of messages' metadata and ids that are kept: a server chooses their sizes."""
+MAX_FILE = 2 * MOST
+_ID = 32
+"""Bytes of an object's id in the file."""
 
 
 class Ledger:
@@ -34,11 +42,15 @@ class Ledger:
         self._store, self._lock = store, threading.Lock()
         self._ids: dict[str, list[int | str]] = {"node": [], "run": [], "fab": [], "answered": []}
         self._asked: dict[str, tuple[Metadata, frozenset[str]]] = {}
-        self._messages = PullMessagesResponse()
         if store.exists(NAME):
-            ids, encoded = loads(store.read(NAME), MAX_FILE, "the gate's ledger")
-            self._ids.update(ids)
-            self._take(PullMessagesResponse.FromString(encoded))
+            try:
+                ids, asked = loads(store.read(NAME), MAX_FILE, "the gate's ledger")
+                self._ids.update(ids)
+                for encoded, named in asked:
+                    parts = (named[at : at + _ID].hex() for at in range(0, len(named), _ID))
+                    self._hold(Metadata.FromString(encoded), frozenset(parts))
+            except (DecodeError, FlheError, TypeError, ValueError) as error:
+                logger.error("the gate's ledger begins empty: %s", error)
 
     def knows(self, kind: str, named: int | str) -> bool:
         """Return whether the SuperLink has named a "node", "run" or "fab", or one was "answered"."""
@@ -62,7 +74,7 @@ class Ledger:
             with self._lock:
                 if self._note(path, body):
                     self._keep()
-        except (ValueError, ProtocolError):
+        except (DecodeError, ProtocolError):
             return
 
     def note_answered(self, message: str) -> None:
@@ -95,19 +107,24 @@ class Ledger:
     def _take(self, response: PullMessagesResponse) -> bool:
         pairs = list(zip(response.messages_list, response.message_object_trees, strict=False))
         for message, tree in pairs:
-            metadata = message.metadata
-            if not is_id(metadata.message_id):
-                continue
-            ids = frozenset(ids_of(tree))
-            self._asked.pop(metadata.message_id, None)
-            self._asked[metadata.message_id] = metadata, ids
-            self._add("run", metadata.run_id)
-            self._messages.messages_list.append(message)
-            self._messages.message_object_trees.append(tree)
-        while len(self._asked) > KEPT:
-            del self._asked[next(iter(self._asked))]
-        del self._messages.messages_list[:-KEPT], self._messages.message_object_trees[:-KEPT]
+            if is_id(message.metadata.message_id):
+                self._hold(message.metadata, frozenset(ids_of(tree)))
+                self._add("run", message.metadata.run_id)
         return bool(pairs)
 
+    def _hold(self, metadata: Metadata, ids: frozenset[str]) -> None:
+        self._asked.pop(metadata.message_id, None)
+        self._asked[metadata.message_id] = metadata, ids
+        sizes = [m.ByteSize() + _ID * len(named) for m, named in self._asked.values()]
+        while len(sizes) > KEPT or sum(sizes) > MOST:  # the oldest ones go
+            del self._asked[next(iter(self._asked))], sizes[0]
+
     def _keep(self) -> None:
-        self._store.write(NAME, dumps([self._ids, self._messages.SerializeToString()]))
+        asked = [
+            [metadata.SerializeToString(), bytes.fromhex("".join(sorted(ids)))]
+            for metadata, ids in self._asked.values()
+        ]
+        try:
+            self._store.write(NAME, dumps([self._ids, asked]))
+        except FlheError as error:
+            logger.error("the gate's ledger could not be written: %s", error)

@@ -169,7 +169,7 @@ def _held(tree: ObjectTree, read: Read) -> Held:
     for numbers in (shape, order):
         if type(numbers) is not list or not all(type(n) is int and n >= 0 for n in numbers):
             raise ProtocolError("an array's numbers must be natural ones")
-    if list(dict.fromkeys(order)) != list(range(len(node.children))) or len(order) > MAX_OBJECTS:
+    if list(dict.fromkeys(order)) != list(range(len(node.children))):
         raise ProtocolError("an array names its chunks wrongly")
     hasher, sizes, size = hashlib.sha256(), list[int](), 0
     for index in order:

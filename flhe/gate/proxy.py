@@ -43,7 +43,8 @@ class Gate:
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[Answer]] = {}
         self._delivered: dict[str, Answer] = {}
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="flhe-gate")
+        # One thread: of two replies to one message the second must see that the first has left.
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="flhe-gate")
 
     def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Answer one request; never raises."""
@@ -60,6 +61,8 @@ class Gate:
             why, status = str(error), 401  # the SuperNode ends, and begins anew
         except ProtocolError as error:
             why, status = str(error), 400
+        except FlheError as error:
+            why, status = str(error), 503
         except Exception as error:
             why, status = type(error).__name__, 503
         logger.warning("%s refused: %s", name, why)
@@ -109,10 +112,12 @@ class Gate:
         except NotYetError:
             return Answer(503)
         except Exception as error:
-            logger.error("a delivery failed: %s", type(error).__name__)
+            why = str(error) if isinstance(error, FlheError) else type(error).__name__
+            logger.error("a delivery failed: %s", why)
             answer = Answer(502)
         with self._lock:
-            self._under_way.pop(waiting.name, None)
+            if self._under_way.get(waiting.name) is under_way:
+                del self._under_way[waiting.name]
             if not answer.again and answer.status != 401:
                 self._delivered[waiting.name] = answer
                 while len(self._delivered) > MOST:

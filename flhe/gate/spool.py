@@ -21,7 +21,7 @@ from pathlib import Path
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 
 from flhe.errors import FlheError, ProtocolError
-from flhe.gate.objects import MAX_OBJECT, ids_of, is_id, object_id
+from flhe.gate.objects import MAX_OBJECT, ids_of, object_id
 from flhe.wire import files
 from flhe.wire.canonical import dumps, loads
 
@@ -139,8 +139,12 @@ def _load(folder: Path) -> Waiting:
     now, encoded = loads((folder / ANNOUNCED).read_bytes(), most, "the gate's spool")
     request = PushMessagesRequest.FromString(encoded)
     ids = frozenset(ids_of(request.message_object_trees[0]))
-    kept = {path.name: path.stat().st_size for path in folder.iterdir() if is_id(path.name)}
-    found = Waiting(folder, request, now / 1e6, ids, {n: s for n, s in kept.items() if n in ids})
+    found = Waiting(folder, request, now / 1e6, ids)
+    for name in ids:
+        path = folder / name
+        # A power cut may have left less of it than was written.
+        if path.is_file() and object_id(content := path.read_bytes()) == name:
+            found.sizes[name] = len(content)
     if (folder / SENT).exists():
         found.session, wanted = loads((folder / SENT).read_bytes(), most, "the gate's spool")
         found.wanted = frozenset(wanted)

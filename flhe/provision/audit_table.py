@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from flhe.errors import FlheError
 from flhe.node.audit import Entry
 from flhe.node.node import StoredSession
 
@@ -63,7 +64,11 @@ def contracts(home: Path) -> list[list[str]]:
     """Return the contract of each federation as its members signed it, from this node's copy."""
     found = []
     for path in sorted(home.glob("runs/*/session")):
-        contract = StoredSession.from_bytes(path.read_bytes()).contract
+        try:
+            contract = StoredSession.from_bytes(path.read_bytes()).contract
+        except FlheError as error:  # of another version: the log is needed all the more
+            found.append([f"{path.parent.name}: {error}"])
+            continue
         title = f"{path.parent.name}: contract {contract.hash().hex()}"
         found.append([title, *contract.lines()])
     return found

@@ -19,6 +19,7 @@ from flhe.gate.run import Settings, serve
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.node.policy import Policy
 from flhe.provision import node_key, public_files
+from flhe.provision.check_tls import check_tls
 from flhe.provision.federation.card import MAX_FILE, Card
 from flhe.provision.flower_config import parse
 from flhe.provision.site.layout import Layout, current_user
@@ -26,8 +27,13 @@ from flhe.provision.site.start import joined
 
 
 def run(settings: Settings) -> None:
-    """Serve, and say where."""
+    """Serve, and say where; first what is wrong with the SuperLink's certificate, if anything."""
     say = partial(notes().print, markup=False, highlight=False, soft_wrap=True)
+    if settings.root_certificates is not None:
+        # The node's own checks see the gate's certificate, and never this one.
+        check = check_tls(settings.superlink, settings.root_certificates)
+        if check.level != "ok":
+            say(f"SuperLink: {check.says}; {check.mend}")
     serve(settings, say)
 
 

@@ -8,19 +8,12 @@ from typing import Any
 from rich.table import Table
 
 from flhe.answer import table as table_of
-from flhe.errors import ConfigError, config_errors
+from flhe.errors import ConfigError
 from flhe.keys.roster import fingerprint
-from flhe.keys.roster.pinned import check_pinned
 from flhe.keys.roster.roster import Member, Roster
 
 MANY = 100
 """Number of sites beyond which their table has no lines between them."""
-
-
-def check_hash(roster: Roster, written: str) -> None:
-    """Refuse a roster whose hash differs from `written`; ConfigError."""
-    with config_errors("--roster-hash"):
-        check_pinned(roster, written)
 
 
 def difference(old: Roster, new: Roster) -> str:

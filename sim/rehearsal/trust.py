@@ -111,7 +111,7 @@ def provide(
         _flhe("federation", "new", NAME, "--dir", f"{desk}", *words, *listed)
         _flhe("federation", "add", f"{desk}", *map(str, cards), "--yes")
         published = _flhe("federation", "publish", f"{desk}")
-        agreed = ("--roster-hash", published["roster"]["hash"])
+        agreed = ("--terms", published["terms"])
         join = ("site", "join", published["file"], *agreed, "--dir")
         list(pool.map(lambda directory: _flhe(*join, f"{directory}"), sites.values()))
     for name, directory in sites.items():

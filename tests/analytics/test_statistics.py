@@ -55,7 +55,7 @@ ASKED: dict[str, Statistic] = {
     "covariance": Covariance(("age", "weight")),
     "histogram": Histogram("age", (0, 18, 65, 120)),
     "below": Below("age", (-(1 << 36), 0, 1 << 35)),
-    "contingency": Contingency("stage", "died"),
+    "contingency": Contingency("died", "stage"),
     "kaplan-meier": KaplanMeier("days", "died", by="stage"),
 }
 Rows = Mapping[str, NDArray[Any]]
@@ -149,8 +149,8 @@ def test_contingency_is_scipys() -> None:
     table = rows(900)
     found = of(ASKED["contingency"], table)
     want = [
-        [((table["stage"] == s) & (table["died"] == d)).sum() for d in (0, 1)]
-        for s in ("I", "II", "III")
+        [((table["stage"] == s) & (table["died"] == d)).sum() for s in ("I", "II", "III")]
+        for d in (0, 1)
     ]
     np.testing.assert_array_equal(found.counts, want)
     statistic, freedom, p = found.chi_square
@@ -335,9 +335,14 @@ def test_objects_that_are_numbers_are_taken() -> None:
         Mean("days"),
         Mean("height"),
         Covariance(("age",)),
+        Covariance(("weight", "age")),
         Histogram("age", (3, 3)),
+        Histogram("age", (-1, 30)),
+        Histogram("age", (30, 121)),
         Below("age", (2, 1)),
-        Contingency("stage", "age"),
+        Contingency("age", "stage"),
+        Contingency("stage", "died"),
+        Contingency("died", "died"),
         KaplanMeier("age", "died"),
         KaplanMeier("days", "stage"),
     ],

@@ -21,6 +21,7 @@ from flhe.coding.discrete_gaussian import (
     MOST_VALUES,
     TAIL,
     DiscreteGaussian,
+    Grid,
 )
 from flhe.coding.flatten import layout_of
 from flhe.coding.quantize import Quantize
@@ -137,6 +138,23 @@ def test_integers_have_room_for_value_and_noise(bits: int, multiplier: float, si
     assert grid.reach + TAIL * deviation < Quantize(bits).levels
     assert grid.sensitivity <= MAX_INFLATION * 1.0 / grid.step
     assert deviation**2 / MOST_MEMBERS >= 15
+
+
+@pytest.mark.parametrize("unit", ["member", "record"])
+@pytest.mark.parametrize("bits", [16, 24, 31, 32])
+def test_a_small_model_finds_a_grid_with_any_bits(unit: Any, bits: int) -> None:
+    """The finest one has more noise than can be drawn exactly: a coarser one serves."""
+    noise = DiscreteGaussian(1.0, 1.0, unit, divisor=float(unit == "record"), bits=bits)
+    assert noise._variance(noise.grid(1000), 1) <= discrete_gaussian.MAX_VARIANCE
+
+
+def test_rounding_has_no_bias() -> None:
+    """Draws of 16 bits lie in the middle of their cells, so a value this near zero always is one."""
+    codec, small = DiscreteGaussian(1.0, 1.0), Quantize(24).offset / 2
+    step = codec.grid(1).step
+    for sign in (-1, 1):
+        x = np.full(1 << 21, sign * small * step, np.float32)
+        assert not codec._rounded(x, Grid(step, math.inf, 1.0)).any()
 
 
 @pytest.mark.parametrize("unit", ["member", "record"])

@@ -45,8 +45,8 @@ class Party:
 
     def words(self, name: str, file: Path | None = None) -> tuple[object, ...]:
         file = file or self.file
-        pinned = Published.read(file).roster.hash.hex()
-        return ("site", "join", file, "--dir", self.tmp / name, "--roster-hash", pinned)
+        terms = Published.read(file).terms.hex()
+        return ("site", "join", file, "--dir", self.tmp / name, "--terms", terms)
 
     def join(self, *names: str) -> None:
         for name in names:

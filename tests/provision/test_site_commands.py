@@ -256,8 +256,8 @@ def test_join_needs_a_comparison(party: Party) -> None:
     assert said.exit_code == 1
     assert "nothing was written" in said.stderr
     assert "hash of the roster" in said.stderr  # shown before anything is asked
-    wrong = ("site", "join", party.file, "--dir", party.tmp / "site-b", "--roster-hash", "00" * 32)
-    assert "--roster-hash" in run(*wrong).stderr
+    wrong = ("site", "join", party.file, "--dir", party.tmp / "site-b", "--terms", "00" * 32)
+    assert "--terms" in run(*wrong).stderr
     assert not fresh.joined.exists()
 
 
@@ -285,7 +285,7 @@ def test_join_refuses_another_federation_and_damage(party: Party) -> None:
     other = ("site", "init", "neuro", "--name", "site-n", "--dir", party.tmp / "n", "--yes")
     good(*other)
     where = ("site", "join", party.file, "--dir")
-    assert "does not list" in bad(*where, party.tmp / "site-d", "--roster-hash", "00" * 32)
+    assert "does not list" in bad(*where, party.tmp / "site-d", "--terms", "00" * 32)
     data = bytearray(party.file.read_bytes())
     data[-1] ^= 1
     party.file.write_bytes(data)

@@ -144,7 +144,8 @@ def publish(directory: Directory) -> Answer:
    As a service: cp {service} /etc/systemd/system/ && systemctl enable --now flower-superlink
 4. Register the SuperNodes; `flwr` finds the SuperLink by {office.root}/config.toml in ~/.flwr:
 {lines}"""
-    data = {"file": office.file, "number": made.serial, "roster": rosters.data(made.roster)}
+    data = {"file": office.file, "number": made.serial, "terms": made.terms}
+    data |= {"roster": rosters.data(made.roster)}
     shown = (rosters.table(made.roster.members), rosters.bounds(made.roster), steps)
     return Answer({**data, "superlink": command, "register": register}, *shown)
 

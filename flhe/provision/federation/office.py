@@ -29,7 +29,7 @@ from flhe.node.store import Store
 from flhe.provision import node_key
 from flhe.provision.federation import published
 from flhe.provision.federation.card import Card
-from flhe.provision.federation.published import NAME, SUFFIX, Published
+from flhe.provision.federation.published import ADDRESS, NAME, SUFFIX, Published
 from flhe.provision.federation.reviewers import read_public
 from flhe.provision.federation.tls import TlsFiles
 from flhe.provision.sites import has_identity
@@ -73,8 +73,8 @@ class Terms:
             raise ConfigError("collusion and min-survivors are whole numbers, all else is text")
         if not re.fullmatch(NAME, self.name):
             raise ConfigError(f"{self.name}: expected 1 to 32 of a-z, 0-9 and '-'")
-        host, _, port = self.address.rpartition(":")
-        if not host or not port.isdigit():
+        fits = re.fullmatch(ADDRESS, self.address)
+        if not fits or int(self.address.rpartition(":")[2]) > 65535:
             raise ConfigError(f"--address {self.address}: expected HOST:PORT, as sites reach it")
         known = (*SCHEMES.names(), PLAIN)
         if unknown := [name for name in self.schemes if name not in known]:

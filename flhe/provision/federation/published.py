@@ -29,6 +29,7 @@ from flhe.wire.record import Form, Record
 MAX_AUTHORITY = 1 << 16
 MAX_FILE = MAX_BYTES + MAX_AUTHORITY + (1 << 12)
 NAME = r"[a-z0-9][a-z0-9-]{0,31}"
+ADDRESS = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]{1,253}):[0-9]{1,5}"
 SUFFIX = ".flhe"
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
@@ -55,9 +56,7 @@ class Published(Record):
     name: Annotated[str, matching(NAME, "1 to 32 of a-z, 0-9 and '-'")]
     serial: Annotated[int, within(1, (1 << 32) - 1)]
     coordinator: Hash
-    address: Annotated[
-        str, matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]{1,253}):[0-9]{1,5}", "HOST:PORT")
-    ]
+    address: Annotated[str, matching(ADDRESS, "HOST:PORT")]
     authority: Annotated[bytes, at_most(MAX_AUTHORITY, "bytes")]
     reviewers: Annotated[
         tuple[Hash, ...], ascending("keys of reviewers"), at_most(64, "keys of reviewers")

@@ -54,11 +54,11 @@ def init(
     return setup.init(Layout.of(federation, directory, home), name, yes=yes)
 
 
-@site.command(epilog=examples('flhe site join cardio.flhe --dir site-a --roster-hash "$ROSTER"'))
+@site.command(epilog=examples('flhe site join cardio.flhe --dir site-a --terms "$TERMS"'))
 def join(
     file: Annotated[Path, typer.Argument(metavar="FILE.flhe", help="The coordinator's file.")],
     directory: Directory = None,
-    roster_hash: Annotated[str, option("The roster's hash: its words are compared.", "HEX")] = "",
+    terms: Annotated[str, option("Hash of the file's terms: all words are compared.", "HEX")] = "",
 ) -> Answer:
     """Agree to a federation, and write the node's files.
 
@@ -69,7 +69,7 @@ def join(
     from flhe.provision.site.layout import Layout
 
     published = Published.read(file)
-    return joining.join(Layout.of(published.name, directory), published, roster_hash)
+    return joining.join(Layout.of(published.name, directory), published, terms)
 
 
 @site.command(epilog=examples("flhe site start cardio --dir site-a"))

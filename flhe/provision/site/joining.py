@@ -2,8 +2,9 @@
 
 Comparing the words is a site's consent, and the pinned hash records it. The node signs that hash in
 every key agreement, so the others need no signature on the file: a site that has agreed to another
-roster, or to none, shares no key with them. A later file whose content was agreed to before is taken
-without a question.
+roster, or to none, shares no key with them. The roster's hash says nothing about reviewers, whose
+signature lets code run: so a script consents by the hash of all the file's terms. A later file whose
+terms were agreed to before is taken without a question.
 """
 
 from __future__ import annotations
@@ -25,20 +26,30 @@ from flhe.provision.site.layout import Layout
 from flhe.wire import files
 
 
-def join(layout: Layout, file: Published, roster_hash: str) -> Answer:
+def join(layout: Layout, file: Published, terms: str) -> Answer:
     """Agree to a federation's file, and write the node's files.
 
-    `roster_hash` says that the administrator has compared the words; "" asks on the terminal.
+    `terms`, the hash of all but the file's number as hex, says that the administrator has compared
+    the words; "" asks on the terminal.
     Raises ConfigError: the file is not for this site, of another coordinator, or an older one; the
     hash is another; or an answer of no. Nothing is written then.
     """
     layout.card()  # a site that is not set up
     last = last_of(layout)
     home = check(layout, file, last)
-    if last is None or last.terms != file.terms:
-        _compare(file, last, roster_hash)
-    elif roster_hash:
-        rosters.check_hash(file.roster, roster_hash)
+    changed = last is None or last.terms != file.terms
+    if changed:
+        _show(file, last)
+    if terms and terms.lower() != file.terms.hex():
+        raise ConfigError(
+            f"--terms: the file's terms have the hash {file.terms.hex()}, not the one that was "
+            "written; compare the words again"
+        )
+    if changed and not terms:
+        confirm(
+            "Have you compared all of these words by telephone, and do they agree?",
+            f"--terms {file.terms.hex()[:8]}... (all of it, once the words are compared)",
+        )
     with files.private_umask():
         _write(layout, file, home)
     text = (
@@ -52,7 +63,7 @@ def join(layout: Layout, file: Published, roster_hash: str) -> Answer:
             f"{layout.home}: back it up before you delete it."
         )
     data = {"federation": file.name, "number": file.serial, "home": home}
-    return Answer({**data, "roster_hash": file.roster.hash}, text)
+    return Answer({**data, "roster_hash": file.roster.hash, "terms": file.terms}, text)
 
 
 def last_of(layout: Layout) -> Published | None:
@@ -108,8 +119,8 @@ def check(layout: Layout, file: Published, last: Published | None) -> Path:
     return home
 
 
-def _compare(file: Published, last: Published | None, roster_hash: str) -> None:
-    """Show all of a file and what differs, and have the words compared."""
+def _show(file: Published, last: Published | None) -> None:
+    """Show all of a file, what differs, and the words to compare."""
     roster = file.roster
     out = notes()
     out.print(rosters.table(roster.members))
@@ -125,13 +136,6 @@ def _compare(file: Published, last: Published | None, roster_hash: str) -> None:
     ]
     words = [(other, what, "\n".join(fingerprint.lines(data))) for other, what, data in rows]
     out.print(table(("compare with", "what", "words"), words, show_lines=True))
-    if roster_hash:
-        rosters.check_hash(roster, roster_hash)
-    else:
-        confirm(
-            "Have you compared all of these words by telephone, and do they agree?",
-            f"--roster-hash {roster.hash.hex()[:8]}... (all of it, once the words are compared)",
-        )
 
 
 def _write(layout: Layout, file: Published, home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 
 from flhe.answer import Answer, confirm
 from flhe.errors import ConfigError
@@ -36,6 +37,7 @@ def rotate(layout: Layout, *, yes: bool) -> Answer:
         with layout.as_user():
             old, new = sites.existing(layout.home), Store(home).identity()
         enrolment = Enrolment.make(card.name, new, old)
+        shutil.rmtree(layout.rotated, ignore_errors=True)  # of a rotation that was cut short
         layout.make_config(layout.rotated)
         layout.write(path, Card.make(enrolment, card.node_key, new).to_bytes())
         layout.write(layout.rotated / "home", f"{home}".encode())

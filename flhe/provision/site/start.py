@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flhe.answer import Answer, notes
 from flhe.errors import ConfigError
-from flhe.provision import doctor
+from flhe.provision import doctor, sites
 from flhe.provision.checks import Check
 from flhe.provision.federation.published import Published
 from flhe.provision.flower_config import parse
@@ -29,6 +29,11 @@ def examine(layout: Layout, gate: str) -> list[Check]:
     """Return the checks of a site's node, and of its way out: the site's gate at HOST:PORT."""
     joined(layout)
     found = doctor.examine(parse(f"{layout.settings}"), gate, layout.gate_certificate)
+    path, card = layout.card()
+    if sites.has_identity(layout.home) and sites.existing(layout.home).public != card.public:
+        says = f"{path} is of another identity than {layout.home}: the gate would stop each reply"
+        mend = f"move it away, then: flhe site init {layout.name} --name {card.name}"
+        found.append(Check("card", "fail", says, mend))
     mend = f"start this site's gate first: flhe site gate {layout.name}"
     return [replace(c, mend=mend) if (c.name, c.level) == ("tls", "fail") else c for c in found]
 
@@ -72,7 +77,8 @@ def start(layout: Layout, gate: str, port: int, *, foreground: bool) -> Answer:
     joined(layout)
     unit = f"flower-supernode@{layout.name}"
     if layout.unit is not None and layout.unit.exists() and not foreground:
-        line = f"systemctl enable --now {unit}"
+        # Restarted where it runs: node and gate read a joined file once, at their start.
+        line = f"systemctl enable {unit} && systemctl restart {unit}"
         log = f"journalctl -u {unit} -f"
         return Answer(
             {"command": line, "log": log}, f"Start the node as a service:\n   {line}\n   {log}"
