@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -192,15 +193,18 @@ class Survey(Federation):
         }
         content = RecordDict({records.STAGE: self.stage("total", confirmed, **fields)})
         content[records.SUM] = records.from_sealed(total)
-        boxes: dict[int, list[bytes]] = {}
+        boxes: dict[bytes, tuple[int, bytes]] = {}
         trouble: dict[int, str] = {}
 
         def read(node: int, answer: ConfigRecord, reply: RecordDict) -> bytes:
             box = reply.get(records.BOX)
             if not isinstance(box, ArrayRecord):
                 raise ProtocolError("the reply holds no sealed total")
-            boxes[node] = records.to_pieces(box)
-            return bytes(records.field(answer, "digest", bytes))
+            digest = bytes(records.field(answer, "digest", bytes))
+            rank = self.parameters.epoch.rank(node)
+            if rank < boxes.get(digest, (math.inf,))[0]:  # one for each result: they may be large
+                boxes[digest] = rank, b"".join(records.to_pieces(box))
+            return digest
 
         messages = [Message(content, node, "train") for node in nodes]
         told = dict(self.ask(messages, timeout, trouble, read, follows=False))
@@ -216,8 +220,7 @@ class Survey(Federation):
                 f"query {number}: {len(agree)} members say the same of its sum, {need} needed",
                 trouble,
             )
-        box = b"".join(boxes[min(agree, key=self.parameters.epoch.rank)])
-        ledger.keep_result(number, self._outcome(asked, total, True, box).to_bytes())
+        ledger.keep_result(number, self._outcome(asked, total, True, boxes[common][1]).to_bytes())
 
     def _outcome(self, asked: Asked, total: Sealed, sealed: bool, data: bytes) -> Outcome:
         keys = [self.parameters.epoch.publics[rank] for rank in total.senders]

@@ -109,7 +109,8 @@ def test_the_users_of_the_units_are_made() -> None:
 
 def test_a_node_starts_its_gate_and_reaches_nothing_else() -> None:
     lines = units.read(UNIT).splitlines()
-    assert {"IPAddressDeny=any", "IPAddressAllow=localhost"} <= set(lines)
+    assert {"IPAddressDeny=any", "IPAddressAllow=127.0.0.1 ::1"} <= set(lines)
+    assert any(re.match("InaccessiblePaths=.*-/run/systemd/resolve", line) for line in lines)
     gate = GATE_UNIT.replace("@", "@%i")
     assert [line for line in lines if line.startswith("Wants=") and gate in line]
     assert [line for line in lines if line.startswith("After=") and gate in line]
@@ -120,6 +121,7 @@ def test_a_node_starts_its_gate_and_reaches_nothing_else() -> None:
     }
     assert confined <= both[1]
     assert not [line for line in both[1] if line.startswith("IPAddress")]
+    assert f"PartOf={UNIT.replace('@', '@%i')}" in both[1]  # a restart after a join reaches both
 
 
 @pytest.mark.parametrize("unit", ["flower-superlink.service", UNIT, GATE_UNIT])
@@ -187,7 +189,10 @@ def test_a_supernode_reaches_its_gate_and_nothing_else() -> None:
     """The gate's port and name are those of the SuperNode's settings and of the certificate."""
     for site, gate in zip(SITES, GATES, strict=True):
         assert SERVICES[site]["networks"] == [site]
-        assert COMPOSE["networks"][site] == {"internal": True}
+        network = COMPOSE["networks"][site]
+        assert network["internal"] is True
+        # Otherwise the bridge's own address leads to the machine's services.
+        assert set(network["driver_opts"].values()) == {"isolated"}
         networks = SERVICES[gate]["networks"]
         assert networks == {"default": None, site: {"aliases": ["gate"]}}
         assert SERVICES[gate]["volumes"][0] == SERVICES[site]["volumes"][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ from flwr.proto.message_pb2 import ObjectTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.gate.judge import REASONS
+from flhe.gate.judge import REASONS, judge
 from flhe.gate.objects import MAX_OBJECT, object_id, write
 from flhe.gate.policy import FIELDS, GatePolicy
 from flhe.keys.identity import Identity
@@ -251,6 +252,31 @@ def test_a_reply_above_the_longest_object_passes_in_pieces(megabytes: int) -> No
     body = bytearray(pushed.objects[old])
     body[-1] ^= 1
     assert rewritten(pushed, old, bytes(body)).verdict(own).reason == "signature"
+
+
+def test_a_short_reply_that_names_one_chunk_again_and_again_is_too_long(
+    policy: GatePolicy, seen: Seen
+) -> None:
+    """It would occupy the gate for as long as it likes: what an object costs counts at each place."""
+    asked, _ = seen["status"]
+    array = Array("uint8", (1,), records.SEALED, os.urandom(1 << 20))
+    made = answering(asked, RecordDict({"a": ArrayRecord({"w": array})}))
+    old = next(name for name, data in made.objects.items() if data.startswith(b"Array "))
+    chunk = next(name for name, data in made.objects.items() if data.startswith(b"ArrayChunk "))
+    body = made.objects[old].split(b"\0")[1]
+    again = json.dumps({**json.loads(body), "arraychunk_ids": [0] * 100_000}).encode()
+    found = rewritten(made, old, write("Array", (chunk,), again))
+    count = 0
+
+    def read(named: str) -> bytes:
+        nonlocal count
+        count += 1
+        return found.objects[named]
+
+    policy = replace(policy, max_bytes=20 << 20)
+    verdict = judge(policy, found.asked, found.said, found.tree, read, time.time())
+    assert verdict.reason == "size"
+    assert count < 30
 
 
 # --- mutants ---

@@ -259,6 +259,21 @@ def test_a_reply_that_the_superlink_does_not_want_has_not_passed(
             site.push(pushed["status"])
     assert not link.objects
     assert codes(tmp_path / "gate") == [("refused", 1033)]
+    assert "(status 403)" in (tmp_path / "gate" / "errors.log").read_text()
+
+
+def test_a_disk_that_stays_full_costs_no_message(
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SuperLink gives each message once: the node must get it, and the answer must leave."""
+
+    def full(*_: object) -> None:
+        raise StoreError("No space left on device")
+
+    monkeypatch.setattr(Store, "write", full)
+    with taken(link, up, seen["status"][0]) as site:
+        site.push(pushed["status"])
+    assert link.reply().content == seen["status"][1].content
 
 
 @contextmanager

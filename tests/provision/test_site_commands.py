@@ -261,6 +261,57 @@ def test_join_needs_a_comparison(party: Party) -> None:
     assert not fresh.joined.exists()
 
 
+def test_the_hash_of_other_terms_consents_to_nothing(party: Party) -> None:
+    """The roster is the same, and a reviewer's key lets code run: a script must know of it."""
+    agreed = party.words("site-a")
+    shutil.copy(key_files(party.tmp, "other").with_name("other.pub"), party.desk / "reviewers")
+    assert party.publish().roster == Published.read(party.layout("site-a").joined).roster
+    said = run(*agreed)
+    assert said.exit_code == 1
+    assert "+ reviewer" in said.stderr
+    assert "compare the words again" in said.stderr
+    assert len(Published.read(party.layout("site-a").joined).reviewers) == 1
+    party.join("site-a")
+    assert len(Published.read(party.layout("site-a").joined).reviewers) == 2
+
+
+def test_a_card_of_another_identity_keeps_the_node_from_starting(party: Party) -> None:
+    """As after a restored backup: the gate, which knows the card's key, would stop each reply."""
+    layout = party.layout("site-a")
+    shutil.rmtree(layout.home)
+    made = Store(layout.home).identity()
+    found = {check.name: check for check in start.examine(layout, GATE)}
+    assert (found["card"].level, "flhe site init cardio" in found["card"].mend) == ("fail", True)
+    party.card("site-a").unlink()
+    good("site", "init", "cardio", "--name", "site-a", "--dir", party.tmp / "site-a", "--yes")
+    assert layout.card()[1].public == made.public
+    assert "card" not in {check.name for check in start.examine(layout, GATE)}
+
+
+def test_a_gate_says_what_is_wrong_with_the_superlinks_certificate(
+    party: Party, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = gates.of_layout(party.layout("site-a"), None, GATE, 1, anywhere=False)
+    monkeypatch.setattr(gates, "serve", lambda *_: None)
+    asked = []
+    for check in (start.Check("tls", "ok", "fine"), start.Check("tls", "warn", "9 days", "renew")):
+        monkeypatch.setattr(gates, "check_tls", lambda *w, c=check: asked.append(w) or c)
+        gates.run(settings)
+        said = capsys.readouterr().err
+        assert ("9 days; renew" in said) == (check.level == "warn")
+    assert asked == [("localhost:8000", party.layout("site-a").authority)] * 2
+
+
+@pytest.mark.parametrize(
+    "address", ["https://fl.example.org:8000", "fl.example.org/x:8000", "fl.example.org:99999", "x"]
+)
+def test_an_address_that_no_site_could_join_is_refused_first(tmp_path: Path, address: str) -> None:
+    reviewer = key_files(tmp_path, "reviewer").with_name("reviewer.pub")
+    words = ("new", "cardio", "--address", address, "--reviewer", reviewer, "--scheme", "flashe")
+    assert "expected HOST:PORT" in bad("federation", *words, "--dir", tmp_path / "desk")
+    assert not (tmp_path / "desk" / "tls").exists()
+
+
 def test_join_refuses_an_older_file_and_another_coordinator(party: Party) -> None:
     assert "older file" in bad(*party.words("site-a", party.tmp / "first.flhe"))
     shutil.rmtree(party.desk / "state")

@@ -44,6 +44,17 @@ def test_a_key_is_rotated_and_the_old_one_works_until_then(party: Party) -> None
     assert {checks["member"], checks["roster hash"]} == {"ok"}
 
 
+def test_a_rotation_that_was_cut_short_begins_again(party: Party) -> None:
+    """Whatever is left of it, also readable by a node's user, is no reason to refuse."""
+    layout = party.layout("site-b")
+    layout.rotated.mkdir(mode=0o750)
+    (layout.rotated / "site-b.card").write_bytes(b"half a card")
+    layout.rotated.chmod(0o750)
+    good("site", "rotate", "cardio", "--dir", party.tmp / "site-b", "--yes")
+    assert Card.read(layout.rotated / "site-b.card").name == "site-b"
+    assert layout.next_home() is not None
+
+
 @pytest.mark.parametrize("at", ["joined.flhe", "site-b.card"])
 def test_a_join_with_a_rotated_key_that_was_cut_short_is_finished(
     at: str, party: Party, monkeypatch: pytest.MonkeyPatch
