@@ -96,24 +96,20 @@ class Support:
 
 def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
     """Return the coordinates in at least one support, ascending, read-only, shape (union,)."""
-    from flhe.math import sparse_kernels
-
     first, *others = supports
     if not others:
         return first.coords
     words = first.bitmap()
     for support in others:
         words |= support.bitmap()
-    out = empty(sparse_kernels.size_of(words), np.uint32)
-    sparse_kernels.members(words, out)
-    return fixed(out)
+    return fixed(members(words))
 
 
 def members(words: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Return the coordinates in a bitmap, ascending, shape (count,)."""
     from flhe.math import sparse_kernels
 
-    out = np.empty(sparse_kernels.size_of(words), np.uint32)
+    out = empty(sparse_kernels.size_of(words), np.uint32)
     sparse_kernels.members(words, out)
     return out
 

@@ -296,7 +296,7 @@ class Journal(Kept):
         mark = slot.round, slot.attempt, CONSIST
         then = self.claimed(slot.epoch, mark, replace(note, support=digest)).spending(spends)
         # Each model has one evaluation.
-        if slot.purpose == EVALUATION.purpose or self.set_of(slot) is not None:
+        if slot.purpose == EVALUATION.purpose:
             return then
         made = SignedSet(start_of(slot), slot.digest(), scope, slot.round)
         return replace(then, signed=(*self.signed, made)[-KEPT_SETS:])

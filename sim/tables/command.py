@@ -28,7 +28,6 @@ MODULES = (
     "fedml_costs",
     "sash_times",
     "evaluation",
-    "scale",
 )
 """Modules of this package that have SECTIONS."""
 
