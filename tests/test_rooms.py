@@ -145,6 +145,18 @@ def test_only_adapters_import_flower_and_all_but_one_its_public_modules_alone() 
     assert private == {"flhe.testing"}
 
 
+def test_nobody_waits_inside_a_part_of_numba_for_the_whole() -> None:
+    """A thread that imports a part first holds its lock while another one imports numba: both fail."""
+    for path in (ROOT / "flhe").rglob("*.py"):
+        names = [
+            each.module if isinstance(each, ast.ImportFrom) else each.names[0].name
+            for each in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(each, ast.Import | ast.ImportFrom)
+        ]
+        parts = [at for at, name in enumerate(names) if name and name.startswith("numba.")]
+        assert not parts or "numba" in names[: parts[0]], path
+
+
 def test_numba_is_imported_by_the_kernels_alone() -> None:
     users = {name for name, _ in importers("numba")}
     assert users

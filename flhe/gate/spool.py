@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flwr.proto.fleet_pb2 import PushMessagesRequest
+from google.protobuf.message import DecodeError
 
 from flhe.errors import FlheError, ProtocolError
 from flhe.gate.objects import MAX_OBJECT, ids_of, object_id
@@ -81,7 +82,8 @@ class Spool:
         for folder in sorted(root.iterdir(), key=lambda path: path.stat().st_mtime):
             try:
                 self._waiting[folder.name] = _load(folder)
-            except (FlheError, OSError, ValueError):  # it was never announced in full
+            except (DecodeError, FlheError, LookupError, OSError, TypeError, ValueError):
+                # It was never announced in full.
                 shutil.rmtree(folder, ignore_errors=True)
 
     def announce(self, request: PushMessagesRequest) -> Waiting:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba  # noqa: F401 -- whole: a thread in a part of it could wait for one that imports it
 import numpy as np
 from numba.cpython.unsafe.numbers import leading_zeros
 

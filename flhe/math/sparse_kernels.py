@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba  # noqa: F401 -- whole: a thread in a part of it could wait for one that imports it
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 

@@ -101,7 +101,7 @@ class Follower:
         # Only its maker has a first model; a checkpoint takes it to the others.
         need = epoch.roster.collusion + 1 if model.round else 1
         session.holding(model, digest).check_all(vouchers, sealer, need)
-        self._check_first(model)
+        self.check_first(model)
         # A first model may come from the server alone: a model with vouchers takes precedence.
         if own is not None and own.round > 0:
             if model.layout != own.layout:
@@ -119,13 +119,13 @@ class Follower:
         self._say_missing(max(reached, 0), model, self.node.last_sent())
         self.model, self.changed = model, True
 
-    def _check_first(self, model: Model) -> None:
-        """Refuse another first model once a set of updates to one was signed; EquivocationError.
+    def check_first(self, model: Model) -> None:
+        """Refuse a first model once updates to another one were signed; EquivocationError.
 
         Sums from two first models would differ by single updates, and one member could make the
         second one.
         """
-        if not model.round and self.node.journal(self.epoch.id).signed:
+        if not model.round and self.node.journal(self.epoch.id).signed_beside(model.history):
             raise EquivocationError(
                 "another first model, and a sum from the one before may have been opened: begin "
                 "another federation, or wait for a checkpoint with a sum in it"
@@ -251,7 +251,7 @@ class Follower:
             self.adopt(records.to_pieces(box), records.bytes_list(record, "vouchers"))
         if self.model is None and isinstance(initial, ArrayRecord):
             self.model = Model.initial(records.to_numpy(initial))
-            self._check_first(self.model)
+            self.check_first(self.model)
             # A first model is kept once its history, or a sum that opens on it, shows that the
             # others have it too. A copy altered in transit would separate this node for good.
             self.changed = named == self.model.history or (
@@ -345,6 +345,7 @@ def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
     if follower.model is None:
         arrays = records.to_numpy(app.initial())
         follower.model = Model.secret_initial(arrays, secrets.token_bytes(32))
+        follower.check_first(follower.model)
         node.save_model(follower.model)
     elif follower.model.round != 0:
         raise ProtocolError("an initial model was requested in the middle of a federation")

@@ -18,13 +18,14 @@ from functools import partial
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from flhe.errors import ProtocolError, SharesError
+from flhe.errors import DriftError, ProtocolError, SharesError
 from flhe.keys.agreement import masking, voids
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roles import partial_of, spends_of
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure
+from flhe.node.journal import FROM_A_MODEL
 from flhe.node.node import Node
 from flhe.schemes.base import FREE, Sealer
 from flhe.schemes.sealed import Slot
@@ -66,6 +67,11 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
     if kept is None or not _is_of(kept.slot, epoch, record):
         raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
     node.policy.check_survivors(len(proposed), contract)
+    if scheme.reader == "clients" and kept.slot.purpose in FROM_A_MODEL:
+        # It may have taken another first model since, which has a set of its own.
+        model = node.load_model()
+        if model is None or model.history != kept.slot.history:
+            raise DriftError("the updates are to another model than this node's")
     spends = FREE
     try:
         if scheme.per_sum_keys:

@@ -22,8 +22,9 @@ from flhe.errors import ClaimedError, ConfigError, NoKeyError, PolicyError, Reus
 from flhe.node.store import Store
 from flhe.schemes.base import Spends
 from flhe.schemes.sealed import UPDATE, Slot
-from flhe.training.kind import EVALUATION
+from flhe.training.kind import EVALUATION, MEAN_SQUARES
 from flhe.training.query import QUERY
+from flhe.training.sensitivity import SENSITIVITY
 from flhe.wire.canonical import dumps
 from flhe.wire.fields import U32, Hash, size
 from flhe.wire.record import Form, Kept, Record
@@ -45,6 +46,8 @@ older start. A server that reads them gains nothing: it can change one bit of it
 """
 MAX_QUERIES = 4096
 """Maximum number of queries in one federation; each is recorded for good."""
+FROM_A_MODEL = (UPDATE, MEAN_SQUARES.purpose, SENSITIVITY.purpose)
+"""Purposes of sums that start from a model, and make the next one."""
 KEPT_EPOCHS = 64
 """Number of finished epochs that are remembered."""
 
@@ -254,8 +257,13 @@ class Journal(Kept):
 
     def set_of(self, slot: Slot) -> SignedSet | None:
         """Return the set signed from the start of `slot`, or None."""
-        start = start_of(slot)
+        start = start_of(slot.purpose, slot.history)
         return next((each for each in self.signed if each.start == start), None)
+
+    def signed_beside(self, history: bytes) -> bool:
+        """Return whether a set of updates to another model than that of `history` was signed."""
+        own = {start_of(purpose, history) for purpose in FROM_A_MODEL}
+        return any(each.start not in own for each in self.signed)
 
     def check_set(self, slot: Slot) -> None:
         """Refuse a slot if a set of another slot from its start was signed; ReuseError."""
@@ -298,7 +306,7 @@ class Journal(Kept):
         # Each model has one evaluation.
         if slot.purpose == EVALUATION.purpose:
             return then
-        made = SignedSet(start_of(slot), slot.digest(), scope, slot.round)
+        made = SignedSet(start_of(slot.purpose, slot.history), slot.digest(), scope, slot.round)
         return replace(then, signed=(*self.signed, made)[-KEPT_SETS:])
 
     def with_answer(self, slot: Slot) -> Journal:
@@ -329,9 +337,9 @@ class Journal(Kept):
         return replace(self, mark=mark, note=self.note if same else Note(history=slot.history))
 
 
-def start_of(slot: Slot) -> bytes:
-    """Return SHA-256 of the slot's purpose and history, 32 bytes; one set is signed for each."""
-    return sha256(dumps([slot.purpose, slot.history])).digest()
+def start_of(purpose: str, history: bytes) -> bytes:
+    """Return SHA-256 of a slot's purpose and history, 32 bytes; one set is signed for each."""
+    return sha256(dumps([purpose, history])).digest()
 
 
 Change = Callable[[Journal], Journal]

@@ -400,15 +400,24 @@ class Node(Claims):
         dropped.
         """
         draft, rest = self.load_draft(), self._rest()
-        if counted and counted not in (one.round for one in (draft, rest) if one is not None):
+        ahead = follows = False
+        if draft is not None:
+            start = draft.round, draft.history
+            ahead = draft.round > model.round and (draft.history, draft.base) == (
+                model.history,
+                model.fingerprint(),
+            )
+            follows = ahead or start in ((link.round, link.before) for link in model.chain)
+        known = (one for one in (draft if follows else None, rest) if one is not None)
+        # What was given back has no values: of a round that was counted, nothing may be given back.
+        if counted and not any(
+            one.round > counted or (one.round == counted and one.values.size) for one in known
+        ):
             # Its sum holds the residual as well. What it left unsent is not known any more.
             self.store.erase(self._name("residual"))
-        if draft is None:
+        if draft is None or ahead:
             return
-        if draft.round > model.round:
-            if (draft.history, draft.base) == (model.history, model.fingerprint()):
-                return
-        elif (draft.round, draft.history) in ((link.round, link.before) for link in model.chain):
+        if follows:
             self.settle_draft(draft.round, sent=draft.round == counted, contract=contract)
         self.store.erase(self._name("draft"))
 

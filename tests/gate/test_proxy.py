@@ -276,6 +276,21 @@ def test_a_disk_that_stays_full_costs_no_message(
     assert link.reply().content == seen["status"][1].content
 
 
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", bytes(5000), b"\x82\x01\x42\xff\xff", b"\x82\x01\x40"]
+)
+def test_a_damaged_announcement_does_not_keep_the_gate_from_starting(
+    tmp_path: Path, data: bytes
+) -> None:
+    """As a power cut may leave it: the SuperNode announces its reply again."""
+    folder = tmp_path / "spool" / ("ab" * 32)
+    Spool(tmp_path / "spool")
+    folder.mkdir()
+    (folder / ANNOUNCED).write_bytes(data)
+    assert Spool(tmp_path / "spool").find(folder.name) is None
+    assert not folder.exists()
+
+
 @contextmanager
 def process(home: Path, site: Path, port: int, at: int) -> Iterator[subprocess.Popen[str]]:
     """`flhe gate` in a process of its own; killed at the end, as when a machine loses power."""

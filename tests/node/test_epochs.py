@@ -366,6 +366,13 @@ SKIPPED: dict[str, tuple[Draft, Model, int, list[float] | None]] = {
     "in its sum": (draft(3), model(3), 3, rest(draft(3))),
     "not in it": (draft(3), model(3), 0, rest(draft(3).given_back())),
     "in one before": (draft(5), model(3), 3, None),
+    "in one before what is kept": (draft(5), model(1, 5), 1, EARLIER),
+    "in an earlier one": (
+        replace(draft(5), history=model(3).history),
+        model(3, 5),
+        3,
+        rest(draft(5).given_back()),
+    ),
     "of another contract": (replace(draft(3), contract=HISTORY), model(3), 0, EARLIER),
     "from another model": (replace(draft(3), history=OTHER), model(3), 0, EARLIER),
     "of a round without a sum": (draft(3), model(4), 0, EARLIER),
@@ -385,6 +392,15 @@ def test_a_checkpoint_says_which_update_was_counted(node: Node, name: str) -> No
         node.skip_draft(taken, counted, bytes(32))
         assert node.load_draft() is None
         assert kept(node) == left
+
+
+def test_an_update_that_was_given_back_and_counted_is_not_sent_again(node: Node) -> None:
+    """The node opened a sum without it; then it took the others' model, whose sum has it."""
+    node.save_draft(draft(3))
+    node.settle_draft(3, sent=False, contract=bytes(32))
+    assert kept(node) == rest(draft(3).given_back())
+    node.skip_draft(model(3), 3, bytes(32))
+    assert kept(node) is None
 
 
 def test_a_checkpoint_leaves_a_draft_from_its_own_model(node: Node) -> None:
