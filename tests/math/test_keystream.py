@@ -126,7 +126,7 @@ def test_short_streams_load_no_compiled_code(monkeypatch: pytest.MonkeyPatch) ->
     """A process that only answers a stage would wait for numba."""
     monkeypatch.setattr(keystream, "fastest", lambda: pytest.fail("asked for"))
     assert type(keystream.keystream(bytes(32), keystream.SHORT - 1)) is keystream.OpenSsl
-    FieldElements(bytes(32)).blocks(0, 1, 100)
+    FieldElements(bytes(32)).blocks(0, 1, 4096)  # a derived share
 
 
 @pytest.mark.parametrize("kind", KINDS)
