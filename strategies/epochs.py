@@ -176,7 +176,8 @@ class Epochs:
     def _change(self, catch_up: CatchUp, number: int, why: str) -> bool:
         """Agree on a new key and one model among all connected nodes; return whether they did."""
         fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership
-        if ledger.agreed is not None:
+        first = ledger.agreed is None
+        if not first:
             log(INFO, "A new epoch, because of: %s", why)
             present = [node for node in fed.present() if node not in membership.lost]
             if ledger.chain and fed.members_hold and present:
@@ -210,7 +211,8 @@ class Epochs:
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
         fed.confirmed.clear()
-        self.strategy.sampling.check(fed)
+        if first:
+            self.strategy.sampling.check(fed)  # later a round asks as many as it needs
         if ledger.layout is None:
             catch_up.fetch_initial()
         if fed.members_hold and (ledger.base > 0 or fed.initial is None):

@@ -6,7 +6,7 @@ The ledger holds what must survive a restart; this state can be asked for again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any, TypeVar
@@ -79,15 +79,17 @@ class Federation:
     """Nodes that refused the last sum."""
     altered: set[int] = field(default_factory=set)
     """Those of them that report it as not the sum of its senders' ciphertexts."""
-    summed: set[int] = field(default_factory=set)
-    """Nodes whose updates are in the last sum."""
+    summed: set[bytes] = field(default_factory=set)
+    """Keys of the members whose updates are in the last sum."""
     suspects: Suspects = field(default_factory=Suspects)
     voids: dict[int, bool] = field(default_factory=dict)
     """Void rounds of this run; False if the void sum narrowed the suspects down."""
     dropout: float | None = None
     """Recent share of members missing from a sum; None before the first."""
-    barred: set[int] = field(default_factory=set)
-    """Nodes excluded from updates: their shares or ciphertexts made sums that no node opens."""
+    barred: set[bytes] = field(default_factory=set)
+    """Keys of members excluded from updates: they made sums that no node opens, or accuse others."""
+    accused: dict[bytes, set[bytes]] = field(default_factory=dict)
+    """Key of a member -> those whose shares it could not decrypt, in all rounds of this run."""
 
     @property
     def terms(self) -> Terms:
@@ -404,8 +406,7 @@ class Federation:
         """
         self.refusers, self.altered = set(), set()
         self.suspects.opened(self.summed)  # these start from the model that it made
-        rank = self.parameters.epoch.rank
-        self.summed = {node for node in self.members if rank(node) in total.senders}
+        self.summed = {self.parameters.epoch.publics[rank] for rank in total.senders}
         if self.server_reads:
             with self.grid.meter.doing(OPEN):
                 arrays = self._read(total, release)
@@ -462,9 +463,18 @@ class Federation:
         before = len(self.suspects.among)
         found, self.summed = self.suspects.refused(self.summed), set()
         if found is not None:
-            self.barred.add(found)
-            log(WARNING, "node %d is left out from now on: its ciphertexts spoil sums", found)
+            self.bar(found, "its ciphertexts spoil sums")
         return len(self.suspects.among) < before
+
+    def bar(self, key: bytes, why: str) -> None:
+        """Ask a member for no more updates."""
+        self.barred.add(key)
+        for node in self.nodes_of({key}):
+            log(WARNING, "node %d is left out from now on: %s", node, why)
+
+    def nodes_of(self, keys: Set[bytes]) -> list[int]:
+        """Return the nodes of some members, ascending."""
+        return sorted(node for node, key in self.members.items() if key in keys)
 
     def spoilt(self, round_: int) -> AlteredError:
         """Return the error that ends the run: members opened a sum that is not its senders'.
@@ -473,7 +483,7 @@ class Federation:
         same model would differ by single updates.
         """
         self.suspect()
-        nodes = sorted(self.suspects.among or self.barred)
+        nodes = self.nodes_of(self.suspects.among or self.barred)
         return AlteredError(
             f"the sum of round {round_} was opened and is not the sum of its senders' "
             f"ciphertexts, so members sign no other one from this model; one of nodes {nodes} "

@@ -16,6 +16,8 @@ from flhe.strategies.report import MeteredGrid
 
 T = TypeVar("T")
 
+TRANSPORT = ("grpc", "httpcore", "httpx")
+"""Packages whose errors are of the connection to the SuperLink, as are the system's own."""
 POLL = (0.02, 1.0)
 """Seconds between looking for replies: at first, and at most, while none arrives."""
 
@@ -26,7 +28,7 @@ class StreamGrid(MeteredGrid):
     Messages are pushed one by one, so that each id belongs to a known node. Flower's list of ids
     leaves out a lost node in memory, and has an empty id for it over HTTP. Equal contents still
     travel once: the SuperLink asks for missing ones. After a call, `silent` holds the nodes that
-    did not reply in time.
+    did not reply in time, and `unread` those whose reply is no message.
 
     The grid keeps no yielded reply: its memory is free once its receiver drops it, which should be
     before the next one.
@@ -37,11 +39,14 @@ class StreamGrid(MeteredGrid):
         if not getattr(grid, "nodes_work_here", False):  # their training would get slower
             give_back_large()
         self.silent: set[int] = set()
+        self.unread: set[int] = set()
         self._nodes: dict[str, int] = {}
+        self._senders: dict[int, int] = {}
+        """id() of a yielded reply -> its node."""
 
     def node_of(self, reply: Message) -> int:
-        """Return the node of a reply; error replies by the SuperLink name another sender."""
-        return self._nodes.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+        """Return the node that was asked; its reply's metadata may name another one."""
+        return self._senders[id(reply)]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -50,8 +55,8 @@ class StreamGrid(MeteredGrid):
         if timeout is None or not timeout < float("inf"):
             raise ValueError("StreamGrid: a timeout is needed, nothing waits without bound")
         deadline = time.monotonic() + timeout
-        self._nodes = {}
-        self.silent = set()
+        self._nodes, self._senders = {}, {}
+        self.silent, self.unread = set(), set()
         request = 0
         for message in messages:
             request = request or self.meter.open(phase_of(message))
@@ -84,8 +89,8 @@ class StreamGrid(MeteredGrid):
                 yield node, value
                 del value
             del reply  # before the next one is unpacked
-        for node in self.silent:
-            trouble[node] = silent
+        trouble.update(dict.fromkeys(self.silent, silent))
+        trouble.update(dict.fromkeys(self.unread, "Flower cannot read its reply"))
 
     def _replies(self, deadline: float, request: int) -> Iterator[Message]:
         pending = set(self._nodes)
@@ -94,10 +99,21 @@ class StreamGrid(MeteredGrid):
             while pending:
                 arrived = False
                 for message_id in list(pending):
-                    replies = list(self.pull_messages([message_id]))
+                    node = self._nodes[message_id]
+                    try:
+                        replies = list(self.pull_messages([message_id]))
+                    except Exception as error:
+                        origin = type(error).__module__.partition(".")[0]
+                        if isinstance(error, OSError) or origin in TRANSPORT:
+                            raise
+                        # Flower unpacks here what a node has pushed.
+                        self.unread.add(node)
+                        pending.discard(message_id)
+                        continue
                     while replies:
                         pending.discard(message_id)
                         arrived = True
+                        self._senders[id(replies[0])] = node
                         # No name for it: it would be kept through the next pull.
                         yield replies.pop(0)
                 if not pending or time.monotonic() >= deadline:

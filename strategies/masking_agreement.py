@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any, NoReturn, cast
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -81,15 +81,25 @@ class MaskingAgreement:
     def _accused(self) -> tuple[set[int], set[int]]:
         """Return ranks with bad shares at more members than may collude, and other accused ranks.
 
-        A member that accuses more of the others than may collude lies, and is ignored.
+        A member that has accused more of the others than may collude, in all rounds together,
+        lies: it is left out, and those are asked again whom it alone has accused.
         """
-        bound = self.circle.colluders
-        proven = {rank for rank, by in self._named.items() if len(by) > bound}
-        open_: dict[int, set[int]] = {}
+        bound, publics, told = (
+            self.circle.colluders,
+            self.fed.parameters.epoch.publics,
+            self.fed.accused,
+        )
         for rank, by in self._named.items():
-            for accuser in by if rank not in proven else ():
-                open_.setdefault(accuser, set()).add(rank)
-        return proven, {r for ranks in open_.values() if len(ranks) <= bound for r in ranks}
+            for accuser in by:
+                told.setdefault(publics[accuser], set()).add(publics[rank])
+        proven = {rank for rank, by in self._named.items() if len(by) > bound}
+        known = {publics[rank] for rank in proven}
+        liars = {key for key, named in told.items() if len(named - known) > bound}
+        for key in liars - self.fed.barred:
+            self.fed.bar(key, "it accuses more members of bad shares than may collude")
+            self.fed.barred -= told[key].difference(*(told[k] for k in told.keys() - liars))
+        by_honest = {r for r, by in self._named.items() if {publics[a] for a in by} - liars}
+        return proven, by_honest - proven
 
     def sign(self) -> None:
         """Have the survivors sign their set; exclude members whose shares do not decrypt.
@@ -103,10 +113,8 @@ class MaskingAgreement:
         good = len(self.signatures.keys() - culprits - accused)
         if good < need:
             culprits |= accused  # without them there is a set that opens
-        for node, rank in self.nodes.items():
-            if rank in culprits:
-                log(WARNING, "node %d is left out from now on: its shares do not decrypt", node)
-                self.fed.barred.add(node)
+        for rank in culprits & set(self.nodes.values()):
+            self.fed.bar(self.fed.parameters.epoch.publics[rank], "its shares do not decrypt")
         self.fed.attempt.shares = {}
         self._enough("consist", good, need)
 

@@ -89,7 +89,8 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
 
     def get_node_ids(self) -> list[int]:
         """Return the connected members."""
-        return self._running().present()
+        fed = self._running()
+        return [node for node in fed.present() if fed.members[node] not in fed.barred]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -112,7 +113,8 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
             message.content = RecordDict({**message.content, records.STAGE: stage})
         seconds = self.settings.round_timeout if timeout is None else timeout
         trouble: dict[int, str] = {}
-        members = [message for message in asked if message.metadata.dst_node_id in fed.members]
+        able = set(self.get_node_ids())
+        members = [message for message in asked if message.metadata.dst_node_id in able]
         replies = fed.grid.send_and_receive(members, timeout=seconds)
         masked = [reply for _, reply in fed.grid.fold(replies, trouble, self._taken)]
         warn("masking-key: node %d is left out: %s", trouble)

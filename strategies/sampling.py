@@ -43,9 +43,9 @@ class Sampling:
         enough remain.
         """
         needed = self.needed(fed)
-        able = [node for node in fed.following() if node not in fed.barred]
+        able = [node for node in fed.following() if fed.members[node] not in fed.barred]
         doubtful = fed.suspects.left_out(len(able) - needed)
-        able = [node for node in able if node not in doubtful]
+        able = [node for node in able if fed.members[node] not in doubtful]
         size = _size(len(fed.members), fraction, max(minimum, needed))
         return secrets.SystemRandom().sample(able, min(size, len(able)))
 

@@ -193,7 +193,7 @@ class SecureSum(Workflow):
 
     def _ask(self, fed: Survey, query: Query) -> None:
         """Make one attempt at a query."""
-        nodes = [node for node in fed.present() if node not in fed.barred]
+        nodes = [node for node in fed.present() if fed.members[node] not in fed.barred]
         fed.query, fed.forms = query, {}
         messages = fed.questions(nodes)
         fed.attempt.asked = len(messages)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from logging import WARNING
 from typing import Any
 
@@ -175,8 +175,9 @@ class Survey(Federation):
     def open_by_members(self, timeout: float) -> None:
         """Have members open the kept sum, each for itself, and keep one member's sealed result.
 
-        Raises QuorumError: no more members than may collude with the server agree on its result; if
-        so few are able to, it is dropped.
+        Members that open one sum seal the same bytes (`flhe.mods.queries`), so each of them stands
+        behind the kept box. Raises QuorumError: no more members than may collude with the server
+        have sealed the same; if so few are able to, it is dropped.
         """
         ledger, asked = self.ledger, Asked.from_bytes(self.ledger.asking)
         number = ledger.evaluated
@@ -193,18 +194,17 @@ class Survey(Federation):
         }
         content = RecordDict({records.STAGE: self.stage("total", confirmed, **fields)})
         content[records.SUM] = records.from_sealed(total)
-        boxes: dict[bytes, tuple[int, bytes]] = {}
+        boxes: dict[bytes, bytes] = {}
         trouble: dict[int, str] = {}
 
         def read(node: int, answer: ConfigRecord, reply: RecordDict) -> bytes:
             box = reply.get(records.BOX)
             if not isinstance(box, ArrayRecord):
                 raise ProtocolError("the reply holds no sealed total")
-            digest = bytes(records.field(answer, "digest", bytes))
-            rank = self.parameters.epoch.rank(node)
-            if rank < boxes.get(digest, (math.inf,))[0]:  # one for each result: they may be large
-                boxes[digest] = rank, b"".join(records.to_pieces(box))
-            return digest
+            sealed = b"".join(records.to_pieces(box))
+            name = sha256(sealed).digest()
+            boxes.setdefault(name, sealed)  # one for each result: they may be large
+            return name
 
         messages = [Message(content, node, "train") for node in nodes]
         told = dict(self.ask(messages, timeout, trouble, read, follows=False))
@@ -220,7 +220,7 @@ class Survey(Federation):
                 f"query {number}: {len(agree)} members say the same of its sum, {need} needed",
                 trouble,
             )
-        ledger.keep_result(number, self._outcome(asked, total, True, boxes[common][1]).to_bytes())
+        ledger.keep_result(number, self._outcome(asked, total, True, boxes[common]).to_bytes())
 
     def _outcome(self, asked: Asked, total: Sealed, sealed: bool, data: bytes) -> Outcome:
         keys = [self.parameters.epoch.publics[rank] for rank in total.senders]

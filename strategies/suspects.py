@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Suspects:
-    """Nodes that are not cleared."""
+    """Members that are not cleared, by public key: they may return under other node ids."""
 
-    among: set[int] = field(default_factory=set)
-    """Nodes in every refused sum so far."""
-    _unproven: set[int] = field(default_factory=set)
+    among: set[bytes] = field(default_factory=set)
+    """Those in every refused sum so far."""
+    _unproven: set[bytes] = field(default_factory=set)
     """Those of them in no opened sum since the last refused one."""
 
-    def refused(self, senders: Set[int]) -> int | None:
+    def refused(self, senders: Set[bytes]) -> bytes | None:
         """Record that most members refuse a sum as altered; return the only suspect left, or None."""
         if not senders:  # the server was restarted since
             return None
@@ -36,11 +36,11 @@ class Suspects:
         self.among, self._unproven = set(), set()
         return found
 
-    def opened(self, senders: Set[int]) -> None:
+    def opened(self, senders: Set[bytes]) -> None:
         """Record that the sum of these opened."""
         self._unproven -= senders
 
-    def left_out(self, most: int) -> set[int]:
+    def left_out(self, most: int) -> set[bytes]:
         """Return suspects to leave out of the next sum: half, `most` at most, proven ones first.
 
         None, once all of them have been in opened sums.

@@ -305,7 +305,10 @@ class DiscreteGaussian(Codec):
     def _rounded(self, x: NDArray[np.float32], grid: Grid) -> NDArray[np.int32]:
         """Return integers next to x / g, int32 (length,)."""
         out, quantize = np.zeros(x.size, np.int32), Quantize(self.bits)
-        for _ in range(_TRIES if np.all(np.isfinite(x)) else 0):
+        if not np.all(np.isfinite(x)):
+            logger.warning("the update is not finite: zeros are sent in its place")
+            x = np.zeros_like(x)  # in the same time: a server sees how long it takes
+        for _ in range(_TRIES):
             source, square = quantize.source(), 0.0
             for at in range(0, x.size, PIECE):
                 part = x[at : at + PIECE] / np.float64(grid.step)  # exact: a power of two
@@ -320,7 +323,7 @@ class DiscreteGaussian(Codec):
             # A float64 sum of 2**32 squares, a PIECE at a time, has a relative error below 1e-10.
             if not self.of_members or square <= grid.sensitivity**2 * (1 - 1e-9):
                 return out
-        logger.warning("the update is not finite, or beyond its norm: zeros are sent in its place")
+        logger.warning("the update is beyond its norm: zeros are sent in its place")
         return np.zeros_like(out)
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:

@@ -170,8 +170,9 @@ class HEMod:
             give_back(records.message_bytes(message.content))  # what unpacking has left
             began = time.perf_counter()
             content = step(node, record, message, app)
-            # Not the app's own time, which would say how many examples it has.
-            seconds = time.perf_counter() - began - app.seconds
+            # Not the app's own time, which would say how many examples it has; and rounded, because
+            # the rest depends a little on secrets too.
+            seconds = float(f"{time.perf_counter() - began - app.seconds:.2g}")
             content.config_records[records.REPLY]["crypto-s"] = seconds
             records.sign(identity, message, content)
             return content

@@ -19,10 +19,10 @@ from flhe.coding.base import Plain
 from flhe.errors import ClaimedError, FlheError, ProtocolError
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.voids import Void
+from flhe.keys.seal import ModelKey, seal
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.mods.contribution import contribute
-from flhe.mods.follow import sealed_box
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training import query
@@ -85,8 +85,12 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     # them answered zero.
     history = hash_of("total", asked.hash(), found.digest())
     model = replace(Model.initial(opened), round=found.slot.round, history=history)
-    content = records.reply(step="total", digest=session.digest(model))
-    content[records.BOX] = sealed_box(agreed, model)
+    digest = session.digest(model)
+    content = records.reply(step="total", digest=digest)
+    # The same bytes at all members, so that no single one makes the kept box. Safe as salt and in
+    # the head: the digest is a PRF of all that is sealed, and public, so one key seals one content.
+    box = seal(ModelKey.of(agreed), model.round, 0, model.chunks(), lambda _: digest)
+    content[records.BOX] = records.from_pieces(box)
     return content
 
 

@@ -34,6 +34,8 @@ from flhe.schemes.registry import SCHEMES
 from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 
+CURVE_BITS = 128
+"""Security of the key agreement over Curve25519, under which each scheme's own keys travel."""
 _NAMED = 10
 """Number of names that an error lists."""
 Trust = Literal["pinned", "first-use"]
@@ -309,9 +311,10 @@ class Policy:
                 f'unmask="clients" in the strategy, or set {self._setting("server-reads")}'
             )
 
-        if scheme.security < self.limits["min-bits"]:
+        bits = min(scheme.security, CURVE_BITS)
+        if bits < self.limits["min-bits"]:
             raise PolicyError(
-                f"the server asked for {scheme.title} with {scheme.security} bits of security, this "
+                f"the server asked for {scheme.title} with {bits} bits of security, this "
                 f"node takes {self.limits['min-bits']} or more: choose stronger parameters in the "
                 f"strategy, or lower {self._setting('min-bits')}"
             )
@@ -320,8 +323,7 @@ class Policy:
             name, why = broken
             raise PolicyError(f"{why}, or set {self._setting(name)}")
 
-        lasting = scheme.agreement == "joint" and not (scheme.dealt and self.dealt_key)
-        if lasting and self.limits["fresh-keys"]:
+        if scheme.agreement == "joint" and self.limits["fresh-keys"]:
             raise PolicyError(
                 "the server asked for keys that last longer than one round, this node takes fresh ones "
                 'only: use keys="round" in the strategy, or set '

@@ -143,11 +143,11 @@ class EsaflAdder(ResidueShell):
 class Draft:
     """A ciphertext in progress: the bytes to send, and residues and error, by pieces."""
 
-    own: Own
+    own: Own = field(repr=False)
     products: Products
     data: NDArray[np.uint8]
-    pieces: list[Elements]
-    noise: NDArray[np.int8]
+    pieces: list[Elements] = field(repr=False)
+    noise: NDArray[np.int8] = field(repr=False)
     noise_key: bytes = field(repr=False)
 
     def mask(self, at: int, end: int) -> None:
