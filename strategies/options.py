@@ -42,7 +42,8 @@ class RunSettings:
         Seconds to wait for `min_available_nodes`, and in a later round for as many members as it needs.
     min_replies : int, optional
         Updates that a round needs. By default (N - 1) // 3 + 2 of N members, the minimum of clients
-        with an unpinned roster.
+        with an unpinned roster; where members open sums together, (N + c) // 2 + 1 if c of them may
+        collude; all, where keys last.
     retries : int
         Number of further attempts at a round with fewer updates, before the run fails.
     patience : int

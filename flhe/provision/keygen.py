@@ -82,7 +82,8 @@ Roster: {sites.hash.hex()}
 
 1. Give each site its own file, by hand, never through the server.
 2. Each site compares the serial with the others: flhe keygen --show FILE
-3. Each site keeps the file with mode 600, and names it in its node config as flhe-dealt-key.
+3. Each site keeps the file with mode 600, and names it in its node config as flhe-dealt-key,
+   beside flhe-fresh-keys=false: the keys last.
 4. Delete {out} and every copy: all the files together decrypt every update.
 5. Write in the ServerApp: HEStrategy(scheme={kind!r}).""",
     )

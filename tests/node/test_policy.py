@@ -200,7 +200,7 @@ def test_a_value_that_is_none_is_refused(key: str, values: tuple[Any, ...], says
         ("--flhe-min-survivor", "did you mean flhe-min-survivors?"),
         ("fhle_min_members", "did you mean flhe-min-members?"),
         ("flhe_home", "did you mean flhe-home?"),
-        ("flhe-zzz", "docs/deploy.md lists them"),
+        ("flhe-zzz", "the node.toml that `flhe site init` writes lists them"),
     ],
 )
 @pytest.mark.parametrize("simulated", [False, True])

@@ -40,7 +40,7 @@ def new(
     scheme: Annotated[list[str], option("A scheme that may run; repeatable.", "NAME")],
     min_survivors: Annotated[int, option("Fewest updates in a sum that is opened.", "N")] = 2,
     collusion: Annotated[
-        int, option("Sites that may conspire with the server; -1: a third of them.", "C")
+        int, option("Sites that may conspire with the server; -1: fewer than a third.", "C")
     ] = -1,
     allow: Annotated[
         list[str] | None, option("A limit that holds at every site; repeatable.", "NAME=VALUE")
