@@ -42,7 +42,7 @@ def run(ctx: typer.Context, **given: Any) -> Answer:
         said["scheme"] = named
     try:
         if how.resumed:
-            return launch.resume(Path(how.resumed), said, how)
+            return launch.resume(Path(how.resumed), {**from_file(how.config), **said}, how)
         return launch.run(Settings(**{**preset, **from_file(how.config), **said}), how)
     except Stopped as stopped:
         hint = f"; {stopped.hint}" if stopped.hint else ""

@@ -92,6 +92,9 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
         run_dir.keep_alone(model, run_dir.report, run_dir.log)
 
 
+PICTURES = (".svg", ".png", ".pdf")
+
+
 def check(settings: Settings, how: How) -> None:
     """Refuse settings now that could only fail later."""
     from flhe_app.tasks import check_data, task_named
@@ -117,6 +120,8 @@ def check(settings: Settings, how: How) -> None:
             f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "
             "fewer than one a node"
         )
+    if settings.plot and Path(settings.plot).suffix not in PICTURES:
+        raise ConfigError(f"--plot {settings.plot}: must end in {', '.join(PICTURES)}")
     named = ("--report", "--output", "--plot")
     paths = (how.report_path, settings.sealed_model, settings.plot)
     for option, path in zip(named, paths, strict=True):

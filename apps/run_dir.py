@@ -32,7 +32,7 @@ from flhe_app.environment import data_home, own_name
 from flhe_app.option import flag_of
 from flhe_app.settings import Settings
 
-PATHS = ("data_dir", "sealed_model", "tensorboard")
+PATHS = ("data_dir", "sealed_model", "tensorboard", "plot")
 """Settings that are paths."""
 
 

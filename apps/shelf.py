@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -80,8 +81,8 @@ def find(directory: Path, app_id: str, version: str | None) -> Path | None:
     None if `directory` has no readable one among its `*.fab`, as `flwr build` makes them.
     """
     found = []
-    for path in directory.glob("*.fab"):
-        with suppress(ConfigError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # damaged
+    for path in filter(Path.is_file, directory.glob("*.fab")):
+        with suppress(Exception):  # a damaged one does not stop the others
             with zipfile.ZipFile(io.BytesIO(_read(path))) as fab:
                 app = tomllib.loads(fab.read("pyproject.toml").decode())
             project, publisher = app["project"], app["tool"]["flwr"]["app"]["publisher"]
@@ -121,10 +122,13 @@ def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
             if not (path := find(directory, str(asked["app_id"]), asked.get("app_version"))):
                 return None
             host = self.headers.get("Host", "")
-            return {"fab_url": f"http://{host}{FABS}{path.name}", "verifications": signatures(path)}
+            return {
+                "fab_url": f"http://{host}{FABS}{quote(path.name)}",
+                "verifications": signatures(path),
+            }
 
         def do_GET(self) -> None:
-            known = {FABS + path.name: path for path in directory.glob("*.fab")}
+            known = {FABS + quote(path.name): path for path in directory.glob("*.fab")}
             try:
                 self._say(200, _read(known[self.path]), "application/octet-stream")
             except (KeyError, ConfigError):

@@ -195,8 +195,11 @@ def budget(
     from flhe.provision import budgets
     from flhe.provision.flower_config import parse
 
-    found = budgets.budget_of(parse(node_config), look=not confirm)
+    config = parse(node_config)
+    found = budgets.budget_of(config, look=not confirm)
     answer = budgets.answer(found)
+    if not confirm:
+        answer.shown += tuple(budgets.doubts(config))
     if confirm:
         found.confirm()
         answer.shown += ("This record is trusted from now on.",)
@@ -221,6 +224,8 @@ def open_model(
     from flhe.node.checkpoint import open_checkpoint, write_model
 
     out = output or sealed.with_suffix(".npz")
+    if out.resolve() == sealed.resolve():
+        raise ConfigError(f"{sealed}: the sealed model itself; name another file with --output")
     with working("opening the model"):
         model = open_checkpoint(sealed, key)
         write_model(model, out)

@@ -69,6 +69,12 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
                 f"layer {name!r} mixes the examples of a batch, so no gradient is one record's: use "
                 "group norm or layer norm"
             )
+        # Refused here, where the batch is not looked at: a failure on some batches would reveal them.
+        if isinstance(module, torch.nn.RNN | torch.nn.GRU | torch.nn.RNNCell | torch.nn.GRUCell):
+            raise ConfigError(
+                f"layer {name!r}: torch takes no gradient of one record through a "
+                f"{type(module).__name__}; use an LSTM or attention"
+            )
     state = model.state_dict()
     if odd := [name for name, value in state.items() if not value.is_floating_point()]:
         raise ConfigError(f"buffer {odd[0]!r} is not floating-point: noise is added to floats only")

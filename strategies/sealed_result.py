@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
@@ -12,11 +11,12 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
 from flhe.coding.select import describe
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.mods import records
 from flhe.node.policy import default_root
 from flhe.strategies.trouble import log
 from flhe.training.terms import Terms
+from flhe.wire import files
 
 
 def save_sealed(result: Result, path: str | Path) -> None:
@@ -51,15 +51,12 @@ def save_sealed(result: Result, path: str | Path) -> None:
 
 
 def write_private(path: str | Path, pieces: Iterable[bytes]) -> None:
-    """Write a file for its owner only (0600); ConfigError if that fails."""
+    """Write a file for its owner only (0600); ConfigError if that fails, and an older one stays."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, 0o600)  # also for a file that existed before
-            file.writelines(pieces)
-    except OSError as error:
+        files.replace(Path(path), pieces)
+    except StoreError as error:
         raise ConfigError(
-            f"the final model cannot be written to {str(path)!r} ({error.strerror}): "
+            f"the final model cannot be written to {str(path)!r} ({f'{error}'.rpartition(': ')[2]}): "
             "name a file in a directory that exists and is yours"
         ) from None
 

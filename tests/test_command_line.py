@@ -158,6 +158,12 @@ def federation(here: Path) -> str:
     return Published.read(here / "cardio.flhe").terms.hex()
 
 
+def apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A witness of its own for each copy: of one witness, all but one copy are rolled back."""
+    path.mkdir(mode=0o700)
+    monkeypatch.setenv("FLHE_WITNESS", str(path))
+
+
 @pytest.fixture
 def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = shutil.copytree(prepared, tmp_path / "here")
@@ -165,6 +171,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setenv("HASH", (here / "hash").read_text())
     monkeypatch.setenv("TERMS", (here / "terms").read_text())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    apart(tmp_path / "witness", monkeypatch)
     Store(calibration.cache_folder()).put("calibration", SPEED.to_json())
     return here
 
@@ -182,7 +189,7 @@ def typed(example: str, *more: str, **env: str | None) -> Result:
 
 @pytest.mark.parametrize("example", QUICK)
 def test_a_person_reads_80_columns_and_a_program_one_document(
-    example: str, prepared: Path, place: Path
+    example: str, prepared: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = typed(example, **NARROW).stdout
     assert shown
@@ -191,6 +198,7 @@ def test_a_person_reads_80_columns_and_a_program_one_document(
         assert len(line) <= 80 or line.startswith("  ") or " > " in example, line
     shutil.rmtree(place)
     os.chdir(shutil.copytree(prepared, place))
+    apart(place.with_name("other"), monkeypatch)
     asked = typed(example, "--json", "--quiet")
     assert json.loads(asked.stdout)
     assert asked.stderr == ""

@@ -194,3 +194,16 @@ def test_other_norms_and_buffers_are_refused() -> None:
     model.register_buffer("steps", torch.zeros((), dtype=torch.int64))
     with pytest.raises(ConfigError, match="steps"):
         clipped_gradients(model, functional.cross_entropy, *data, max_norm=1.0)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, nn.GRUCell, nn.RNNCell])
+@pytest.mark.parametrize("size", [0, 3])
+def test_layers_without_gradients_of_one_record_are_refused_on_any_batch(
+    kind: type[nn.Module], size: int
+) -> None:
+    """If only a batch with records failed, a failure would tell that there was one."""
+    model = nn.ModuleDict({"inner": kind(2, 2)})
+    with pytest.raises(ConfigError, match="use an LSTM"):
+        clipped_gradients(
+            model, functional.mse_loss, torch.zeros(size, 2), torch.zeros(size, 2), max_norm=1.0
+        )

@@ -53,7 +53,10 @@ class Budget:
         self._enter(lambda counts: self._with(counts, mechanism, 1))
 
     def confirm(self) -> None:
-        """Trust the ledger on disk, on its administrator's word; a missing ledger is empty."""
+        """Trust the ledger on disk where no witness is left, on its administrator's word.
+
+        A missing ledger is empty. BudgetError: there is a witness, and it is of another ledger.
+        """
         self._enter(lambda counts: counts, trust=True)
 
     def check_kept(self) -> None:
@@ -91,8 +94,8 @@ class Budget:
 
         def act(kept: bytes) -> bytes:
             now = self.ledger()
-            refusal = None if trust else self._refusal(kept, now)
-            if refusal is not None and self.epsilon:
+            refusal = None if trust and not kept else self._refusal(kept, now)
+            if refusal is not None and (self.epsilon or trust):
                 raise refusal
             counts = change(now.counts)
             if not keep:

@@ -7,6 +7,7 @@ restored backup. `flhe open` writes the model's arrays.
 from __future__ import annotations
 
 import os
+import secrets
 import zipfile
 from itertools import product
 from pathlib import Path
@@ -59,11 +60,11 @@ def write_model(model: Model, out: Path) -> None:
                 "write a .pt file"
             )
     save = _save_torch if out.suffix == ".pt" else _save_numpy
-    part = out.with_name(f".{out.name}.part")  # an older model stays until the new one is complete
+    # An older model stays until the new one is complete. A known name could be another's link.
+    part = out.with_name(f".{secrets.token_hex(8)}")
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | files.SAFE, 0o600)
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, 0o600)  # also for a file that existed before
             save(model, file)
         part.replace(out)
     except OSError as error:

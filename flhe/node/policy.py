@@ -64,7 +64,11 @@ def misspelt(config: Config) -> str:
     if not unknown:
         return ""
     meant = get_close_matches(_folded(unknown[0]), settings(), 1)
-    hint = f"did you mean {meant[0]}?" if meant else "the node.toml that `flhe site init` writes lists them"
+    hint = (
+        f"did you mean {meant[0]}?"
+        if meant
+        else "the node.toml that `flhe site init` writes lists them"
+    )
     return f"{', '.join(unknown[:_NAMED])}: no setting of flhe in a node config; {hint}"
 
 

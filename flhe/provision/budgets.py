@@ -54,6 +54,12 @@ def answer(budget: Budget) -> Answer:
     return Answer({**total, "noises": rows}, out)
 
 
+def doubts(config: Mapping[str, object]) -> list[str]:
+    """Return why the record that is shown may not be all that was spent."""
+    policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
+    return [check.says for check in check_budget(policy) if check.level == "fail"]
+
+
 def check_budget(policy: Policy) -> Checks:
     """Yield whether a configured budget can be kept here."""
     limits = policy.limits
@@ -77,7 +83,7 @@ def check_budget(policy: Policy) -> Checks:
         except FlheError as error:
             mend = "correct it; the node sends no update until then"
             if isinstance(error, BudgetError):
-                mend = "see the record: flhe budget --node-config CONFIG; --confirm, if it is whole"
+                mend = "see the record: flhe budget --node-config CONFIG"
             yield Check("privacy budget", "fail", str(error), mend)
             return
     yield Check("privacy budget", "ok", says)

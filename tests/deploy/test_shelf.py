@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -107,6 +108,10 @@ def test_one_damaged_app_costs_the_others_nothing(fab: Path) -> None:
     (fab.parent / "broken.fab").write_bytes(b"no archive")
     (fab.parent / "cut.fab").write_bytes(fab.read_bytes()[:-50])
     (fab.parent / "gone.fab").symlink_to("nowhere")
+    os.mkfifo(fab.parent / "waits.fab")
+    data = bytearray(fab.read_bytes())
+    data[60:200] = bytes(140)  # within what is compressed
+    (fab.parent / "mein pröjekt.fab").write_bytes(data)
     with shelf.serving(fab.parent) as hub:
         where = f"{hub}/hub/fetch-fab"
         url, _, _ = request_download_link(APP_ID, None, where, "fab_url")

@@ -82,6 +82,24 @@ def test_a_directory_that_was_put_back_has_no_budget(
             act(NOISE)
 
 
+@pytest.mark.parametrize("how", ["rolled back", "taken away"])
+def test_nobody_confirms_what_a_witness_contradicts(budget: Budget, how: str) -> None:
+    """One word would begin the budget anew, and overwrite what shows it."""
+    spend(budget, 1)
+    before = budget.store.read(LEDGER)
+    spend(budget, 2)
+    budget.confirm()  # nothing contradicts this one
+    if how == "rolled back":
+        budget.store.write(LEDGER, before)
+    else:
+        budget.store.erase(LEDGER)
+    for _ in range(2):
+        with pytest.raises(BudgetError, match="rolled back or taken away"):
+            replace(budget, epsilon=0.0).confirm()
+    with pytest.raises(BudgetError):
+        budget.check_kept()
+
+
 def test_a_ledger_that_was_taken_away_is_missed(budget: Budget) -> None:
     spend(budget, 1)
     (budget.store.root / LEDGER).unlink()
