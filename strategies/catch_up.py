@@ -19,6 +19,7 @@ from flhe.keys import seal
 from flhe.mods import records
 from flhe.strategies.federation import LOST, NOTHING, Federation
 from flhe.strategies.key_agreement import Agreed
+from flhe.strategies.suspects import spoilt
 from flhe.strategies.trouble import give_up, log, most_common, warn
 from flhe.training.vouching import Holding
 from flhe.wire import canonical
@@ -239,11 +240,21 @@ class CatchUp:
         record = records.stage_record("status", federation=name)
         content = RecordDict({records.STAGE: record})
         messages, trouble = [Message(content, node, "train") for node in nodes], dict[int, str]()
-        answers = dict(self.fed.ask(messages, self.timeout, trouble, _status_in, follows=False))
+        answers = dict(
+            self.fed.ask(messages, self.timeout, trouble, self._status_in, follows=False)
+        )
         warn("status: node %d: %s", trouble)
         for node, (_, _, stand) in answers.items():
             self._note(node, stand)
         return answers
+
+    def _status_in(
+        self, node: int, answer: ConfigRecord, reply: RecordDict
+    ) -> tuple[bytes, bytes, Stand]:
+        """Return a node's identity key, which has signed the reply, its epoch, and its state."""
+        key: bytes = records.field(answer, "member", bytes)
+        records.check_signed(key, *self.fed.grid.asked(node), reply)
+        return key, records.optional(answer, "epoch", b""), _stand_in(node, answer, reply)
 
     def _note(self, node: int, stand: Stand) -> None:
         known = self.fed.ledger.chain.get(stand.round) == stand.history
@@ -272,7 +283,7 @@ class CatchUp:
         """
         fed = self.fed
         if fed.terms.scheme.opened_together:
-            raise fed.spoilt(fed.ledger.base)
+            raise spoilt(fed, fed.ledger.base)
         narrowed = 2 * len(fed.altered) > len(fed.refusers) and fed.suspect()
         fed.refusers, fed.altered = set(), set()
         number = fed.ledger.void()
@@ -340,10 +351,3 @@ def _stand_in(_node: int, answer: ConfigRecord, _reply: RecordDict) -> Stand:
         records.optional(answer, "history", b""),
         records.optional(answer, "digest", b""),
     )
-
-
-def _status_in(node: int, answer: ConfigRecord, reply: RecordDict) -> tuple[bytes, bytes, Stand]:
-    """Return a node's identity key, its epoch, and its state."""
-    key: bytes = records.field(answer, "member", bytes)
-    epoch: bytes = records.optional(answer, "epoch", b"")
-    return key, epoch, _stand_in(node, answer, reply)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe.coding.support import Support
-from flhe.errors import AlteredError, ProtocolError, QuorumError
+from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.answers import combine, pack
 from flhe.mods import records
 from flhe.schemes.base import Adder
@@ -88,8 +88,6 @@ class Federation:
     """Recent share of members missing from a sum; None before the first."""
     barred: set[bytes] = field(default_factory=set)
     """Keys of members excluded from updates: they made sums that no node opens, or accuse others."""
-    accused: dict[bytes, set[bytes]] = field(default_factory=dict)
-    """Key of a member -> those whose shares it could not decrypt, in all rounds of this run."""
 
     @property
     def terms(self) -> Terms:
@@ -475,21 +473,6 @@ class Federation:
     def nodes_of(self, keys: Set[bytes]) -> list[int]:
         """Return the nodes of some members, ascending."""
         return sorted(node for node, key in self.members.items() if key in keys)
-
-    def spoilt(self, round_: int) -> AlteredError:
-        """Return the error that ends the run: members opened a sum that is not its senders'.
-
-        For a node that colludes with its maker it is a sum all the same, and another one from the
-        same model would differ by single updates.
-        """
-        self.suspect()
-        nodes = self.nodes_of(self.suspects.among or self.barred)
-        return AlteredError(
-            f"the sum of round {round_} was opened and is not the sum of its senders' "
-            f"ciphertexts, so members sign no other one from this model; one of nodes {nodes} "
-            "altered it, or the message was damaged: resume the run to send it again, or begin "
-            "another federation"
-        )
 
     def drop_sums(self) -> None:
         """Drop sums that every member has."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -41,12 +42,15 @@ class StreamGrid(MeteredGrid):
         self.silent: set[int] = set()
         self.unread: set[int] = set()
         self._nodes: dict[str, int] = {}
-        self._senders: dict[int, int] = {}
-        """id() of a yielded reply -> its node."""
+        self._senders: WeakKeyDictionary[Message, int] = WeakKeyDictionary()
 
     def node_of(self, reply: Message) -> int:
         """Return the node that was asked; its reply's metadata may name another one."""
-        return self._senders[id(reply)]
+        return self._senders[reply]
+
+    def asked(self, node: int) -> tuple[int, str]:
+        """Return the run id, and the id of the last message to a node."""
+        return self.run.run_id, next(name for name, to in self._nodes.items() if to == node)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -55,7 +59,7 @@ class StreamGrid(MeteredGrid):
         if timeout is None or not timeout < float("inf"):
             raise ValueError("StreamGrid: a timeout is needed, nothing waits without bound")
         deadline = time.monotonic() + timeout
-        self._nodes, self._senders = {}, {}
+        self._nodes = {}
         self.silent, self.unread = set(), set()
         request = 0
         for message in messages:
@@ -104,7 +108,7 @@ class StreamGrid(MeteredGrid):
                         replies = list(self.pull_messages([message_id]))
                     except Exception as error:
                         origin = type(error).__module__.partition(".")[0]
-                        if isinstance(error, OSError) or origin in TRANSPORT:
+                        if isinstance(error, FlheError | OSError) or origin in TRANSPORT:
                             raise
                         # Flower unpacks here what a node has pushed.
                         self.unread.add(node)
@@ -113,7 +117,7 @@ class StreamGrid(MeteredGrid):
                     while replies:
                         pending.discard(message_id)
                         arrived = True
-                        self._senders[id(replies[0])] = node
+                        self._senders[replies[0]] = node
                         # No name for it: it would be kept through the next pull.
                         yield replies.pop(0)
                 if not pending or time.monotonic() >= deadline:

@@ -87,7 +87,7 @@ class MaskingAgreement:
         bound, publics, told = (
             self.circle.colluders,
             self.fed.parameters.epoch.publics,
-            self.fed.accused,
+            self.fed.suspects.accused,
         )
         for rank, by in self._named.items():
             for accuser in by:

@@ -22,6 +22,7 @@ from flhe.strategies.federation import Federation
 from flhe.strategies.ledger import PendingSet
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.options import RunSettings
+from flhe.strategies.suspects import spoilt
 from flhe.strategies.trouble import log, reasons, warn
 
 
@@ -128,7 +129,7 @@ class Settling:
         except SumRangeError:
             raise  # no node is to blame
         except ProtocolError as error:
-            raise fed.spoilt(total.slot.round) from error
+            raise spoilt(fed, total.slot.round) from error
 
     def _give_up(self) -> bool:
         """Have members give the set up, if enough of them are connected; return whether it is void."""

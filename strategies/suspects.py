@@ -13,6 +13,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Set
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flhe.errors import AlteredError
+
+if TYPE_CHECKING:
+    from flhe.strategies.federation import Federation
 
 
 @dataclass(slots=True)
@@ -21,6 +27,8 @@ class Suspects:
 
     among: set[bytes] = field(default_factory=set)
     """Those in every refused sum so far."""
+    accused: dict[bytes, set[bytes]] = field(default_factory=dict)
+    """Member -> those whose shares it could not decrypt, in all rounds of this run."""
     _unproven: set[bytes] = field(default_factory=set)
     """Those of them in no opened sum since the last refused one."""
 
@@ -48,3 +56,18 @@ class Suspects:
         half = min(len(self.among) // 2, max(most, 0)) if self._unproven else 0
         mixed = secrets.SystemRandom().sample(sorted(self.among), len(self.among))
         return set(sorted(mixed, key=self._unproven.__contains__)[:half])
+
+
+def spoilt(fed: Federation, round_: int) -> AlteredError:
+    """Return the error that ends the run: members opened a sum that is not its senders'.
+
+    For a node that colludes with its maker it is a sum all the same, and another one from the same
+    model would differ by single updates.
+    """
+    fed.suspect()
+    nodes = fed.nodes_of(fed.suspects.among or fed.barred)
+    return AlteredError(
+        f"the sum of round {round_} was opened and is not the sum of its senders' ciphertexts, so "
+        f"members sign no other one from this model; one of nodes {nodes} altered it, or the message "
+        "was damaged: resume the run to send it again, or begin another federation"
+    )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from flhe.coding.flatten import BFLOAT16
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, VersionError, logger
-from flhe.keys.identity import Identity
+from flhe.keys.identity import Identity, verify_statement
 from flhe.schemes.sealed import Sealed
 from flhe.wire import outgoing
 from flhe.wire.outgoing import Held, Outgoing
@@ -194,11 +194,22 @@ def reply(**fields: Any) -> RecordDict:
 
 
 def sign(identity: Identity, message: Message, content: RecordDict) -> None:
-    """Sign a whole reply to `message`, in its record, for the site's gate."""
+    """Sign a whole reply to `message`, in its record, for the site's gate and the server."""
     said = message.metadata
-    found = [_outgoing(name, record) for name, record in content.items()]
-    body = outgoing.statement(said.run_id, said.message_id, found)
+    body = _statement(said.run_id, said.message_id, content)
     content.config_records[REPLY][outgoing.FIELD] = identity.state(outgoing.KIND, body)
+
+
+def check_signed(public: bytes, run_id: int, message_id: str, content: RecordDict) -> None:
+    """Refuse a reply that this member has not signed whole, to that message; AuthenticationError."""
+    signature: bytes = optional(content.config_records[REPLY], outgoing.FIELD, b"")
+    body = _statement(run_id, message_id, content)
+    verify_statement(public, signature, outgoing.KIND, body)
+
+
+def _statement(run_id: int, message_id: str, content: RecordDict) -> bytes:
+    found = [_outgoing(name, record) for name, record in content.items()]
+    return outgoing.statement(run_id, message_id, found)
 
 
 def _outgoing(name: str, record: ArrayRecord | ConfigRecord | MetricRecord) -> Outgoing:

@@ -80,7 +80,7 @@ class Apart(InProcessGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that have arrived; raises what a node's process failed of."""
         if self.failed is not None:
-            raise self.failed
+            raise FlheError(f"a node's process failed: {self.failed}") from self.failed
         return super().pull_messages(message_ids)
 
     def _answer(self, node: int, packed: Any, message_id: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 
+from flhe.errors import QuorumError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.seal import ModelKey, seal
 from flhe.mods import queries
@@ -205,3 +206,35 @@ def test_a_member_that_leaves_makes_no_fraction_too_small(tmp_path: Path) -> Non
     grid.lies([107], "evaluate", ask)
     play(FlasheFedAvg, grid, 4, fraction_train=0.5)
     assert grid.survivors[-1] >= 4
+
+
+@pytest.mark.parametrize("size", [4, 7])
+def test_nobody_takes_anothers_place_on_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A set is pending. As many as may collude answer first, with others' keys, and then not at all."""
+    state, liars = tmp_path / "server", range(100, 100 + (size - 1) // 3)
+    grid = evenly(Puppets(tmp_path, size))
+    grid.drop(2, "unmask", "dead", range(size))
+    grid.fate = lambda _node, stage, _round: "dead" if stage == "void" else None
+    with pytest.raises(QuorumError):
+        play(SashFedAvg, grid, 3, clip=8.0, state_dir=state)
+    again = Puppets(tmp_path, size, app=grid.app, run_id=8)
+    again.federation = 7
+
+    def claim(node: int, reply: Message) -> None:
+        told(reply)["member"] = again.identity(size - 1 - (node - 100)).public
+
+    again.lies(liars, "status", claim)
+    again.fate = lambda node, stage, _: (
+        "dead" if node in liars and stage in ("unmask", "void") else None
+    )
+    honest = StreamGrid.send_and_receive
+
+    def ordered(self: StreamGrid, *how: Any, **more: Any) -> Any:
+        replies = list(honest(self, *how, **more))
+        return iter(sorted(replies, key=lambda reply: self.node_of(reply) not in liars))
+
+    monkeypatch.setattr(StreamGrid, "send_and_receive", ordered)
+    play(SashFedAvg, again, 3, start={"resume": True}, clip=8.0, state_dir=state)
+    assert len(again.reports) >= 1

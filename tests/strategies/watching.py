@@ -242,9 +242,11 @@ class Watch:
         saw = (self.identity(key[0]), key[1], total.slot.round, "update") in self.opened
         if counted:
             return [sent]
-        if saw:
-            return [back if total.slot.round == before.round else had]
-        return [had, sent]  # by a checkpoint: nobody told it who was in the sum
+        if total.slot.round == before.round:  # from another contract it is dropped
+            return [back] if saw else [back, had]
+        # By a checkpoint: if another draft's values are in the sum, so is what was there then.
+        there = not saw and key[0] in self.nodes_of(total)
+        return [had, np.zeros_like(had)] if there else [had]
 
     def _keeps(self, ledger: Ledger, total: Sealed, history: bytes, *_: Any) -> None:
         if len(set(total.senders)) != len(total.senders):

@@ -201,7 +201,7 @@ def test_a_wrong_model_is_an_error() -> None:
 def test_a_process_that_fails_is_not_waited_for(tmp_path: Path) -> None:
     with Apart(3, tmp_path) as grid:
         grid.contexts[100].node_config["flhe-trust"] = object()  # no message can hold it
-        with pytest.raises(TypeError, match="JSON"):
+        with pytest.raises(FlheError, match="JSON"):
             memory.HEStrategy(min_train_nodes=3, min_available_nodes=3).start(
                 grid, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), 1
             )
