@@ -8,6 +8,7 @@ and some of them decrypt it in part.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from logging import INFO
@@ -81,23 +82,21 @@ class MaskingAgreement:
     def _accused(self) -> tuple[set[int], set[int]]:
         """Return ranks with bad shares at more members than may collude, and other accused ranks.
 
-        A member that has accused more of the others than may collude, in all rounds together,
-        lies: it is left out, and those are asked again whom it alone has accused.
+        All rounds of the run count together. A member that has accused more of the others than may
+        collude lies: it is left out, and those are asked again whom it alone has accused.
         """
-        bound, publics, told = (
-            self.circle.colluders,
-            self.fed.parameters.epoch.publics,
-            self.fed.suspects.accused,
-        )
+        bound, told = self.circle.colluders, self.fed.suspects.accused
+        publics = self.fed.parameters.epoch.publics
         for rank, by in self._named.items():
             for accuser in by:
                 told.setdefault(publics[accuser], set()).add(publics[rank])
-        proven = {rank for rank, by in self._named.items() if len(by) > bound}
-        known = {publics[rank] for rank in proven}
-        liars = {key for key, named in told.items() if len(named - known) > bound}
+        counts = Counter(accused for named in told.values() for accused in named)
+        culprits = {accused for accused, count in counts.items() if count > bound}
+        liars = {key for key, named in told.items() if len(named - culprits) > bound}
         for key in liars - self.fed.barred:
             self.fed.bar(key, "it accuses more members of bad shares than may collude")
             self.fed.barred -= told[key].difference(*(told[k] for k in told.keys() - liars))
+        proven = {rank for rank in self._named if publics[rank] in culprits}
         by_honest = {r for r, by in self._named.items() if {publics[a] for a in by} - liars}
         return proven, by_honest - proven
 

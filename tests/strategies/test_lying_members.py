@@ -150,6 +150,24 @@ def test_who_accuses_others_again_and_again_is_left_out(
     assert grid.survivors[-1] == size - 1
 
 
+@pytest.mark.parametrize("size", [3, 5])
+def test_who_accuses_rightly_is_no_liar_in_later_rounds(tmp_path: Path, size: int) -> None:
+    """Of three sites none may collude, so each accusation would be one too many."""
+    grid = evenly(Puppets(tmp_path, size))
+
+    def spoil(_: int, reply: Message) -> None:
+        record = told(reply)
+        if "shares" in record:
+            record["shares"] = [box[:-1] + b"\0" if box else box for box in record["shares"]]  # type: ignore[union-attr]
+
+    grid.lies([LIAR], "round", spoil)
+    strategy, _ = play(SashFedAvg, grid, 5, clip=8.0)
+    fed = strategy._fed
+    assert fed is not None
+    assert fed.nodes_of(fed.barred) == [LIAR]
+    assert grid.survivors[-1] == size - 1
+
+
 @pytest.mark.parametrize("scheme", [Flashe(), Sash("clients")], ids=lambda s: s.name)
 @pytest.mark.parametrize("forged", [True, False])
 def test_no_single_member_makes_the_box_of_a_total(
