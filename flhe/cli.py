@@ -6,7 +6,6 @@ Commands import heavy packages when they run: `flhe --help` loads neither flwr, 
 
 from __future__ import annotations
 
-from functools import partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +26,7 @@ from flhe.command_group import (
 from flhe.errors import ConfigError
 from flhe.provision.federation.commands import federation as federation_commands
 from flhe.provision.key_commands import keys as key_commands
-from flhe.provision.site.commands import GATE, Anywhere, Longest
+from flhe.provision.site.commands import GATE, Directory, Federation
 from flhe.provision.site.commands import site as site_commands
 
 app = typer.Typer(
@@ -71,51 +70,27 @@ def main(
     """Homomorphic encryption and secure aggregation for Flower federations."""
 
 
-_identity = partial(option, rich_help_panel="A site's identity")
-_dealt = partial(option, rich_help_panel="Keys that a trusted dealer deals")
-
-
 @app.command(
     rich_help_panel=SITE,
-    epilog=examples(
-        "flhe keygen --home state --name a",
-        'flhe keygen --scheme esafl --roster sites --roster-hash "$HASH" --out dealt',
-    ),
+    epilog=examples('flhe keygen --scheme esafl --roster sites --roster-hash "$HASH" --out dealt'),
 )
 def keygen(
-    home: Annotated[Path | None, _identity("The site's state directory.", "DIR")] = None,
-    name: Annotated[str, _identity("The site's name in rosters.")] = "",
-    scheme: Annotated[str, _dealt("Deal keys for this scheme.")] = "",
-    roster: Annotated[Path | None, _dealt("The sites' roster.", "FILE")] = None,
-    roster_hash: Annotated[str, _dealt("The roster's hash, as sites pin it.", "HEX")] = "",
-    ring: Annotated[str, _dealt("Ring of the keys; default: the scheme's own.")] = "",
-    without: Annotated[list[str] | None, _dealt("Leave this site out; repeatable.", "NAME")] = None,
+    scheme: Annotated[str, option("Deal keys for this scheme.")] = "",
+    roster: Annotated[Path | None, option("The sites' roster.", "FILE")] = None,
+    roster_hash: Annotated[str, option("The roster's hash, as sites pin it.", "HEX")] = "",
+    ring: Annotated[str, option("Ring of the keys; default: the scheme's own.")] = "",
+    without: Annotated[list[str] | None, option("Leave this site out; repeatable.", "NAME")] = None,
     show: Annotated[
-        Path | None, _dealt("Show the public part of a dealt key file.", "FILE")
+        Path | None, option("Show the public part of a dealt key file.", "FILE")
     ] = None,
-    out: Annotated[
-        Path | None,
-        option(
-            "Output: file of the site's request (NAME.site), or directory of dealt keys.", "PATH"
-        ),
-    ] = None,
+    out: Annotated[Path | None, option("Directory of the dealt keys.", "DIR")] = None,
 ) -> Answer:
-    """Make the identity of a site, or deal keys to all sites.
+    """Deal keys to all sites, as a trusted dealer.
 
-    A site needs --home and --name. A trusted dealer needs --scheme, --roster, --roster-hash and
-    --out.
+    It takes --scheme, --roster, --roster-hash and --out. `flhe site init` makes a site's identity.
     """
     from flhe.provision import keygen as dealer
 
-    if home is not None or name:
-        if home is None or not name or scheme or roster or show:
-            raise ConfigError(
-                "an identity takes --home DIR and --name NAME, and --out FILE for another file than "
-                "NAME.site; dealt keys take neither --home nor --name"
-            )
-        from flhe.provision import sites
-
-        return sites.enrol(home, name, out)
     if show is not None:
         return dealer.show(show)
     with working("dealing keys"):
@@ -236,50 +211,32 @@ def open_model(
     )
 
 
-@app.command(
-    rich_help_panel=SITE,
-    epilog=examples(
-        "flhe gate --home gate --site a.card \\\n"
-        "--superlink coordinator.example:8000 --root-certificates ca.crt"
-    ),
-)
+@app.command(rich_help_panel=SITE, epilog=examples("flhe gate cardio --dir site-a"))
 def gate(
-    home: Annotated[Path, option("The gate's own directory.", "DIR")],
-    site: Annotated[Path, option("Its NAME.card, or NAME.site.", "FILE")],
-    superlink: Annotated[str, option("The SuperLink.", "HOST:PORT")],
-    root_certificates: Annotated[
-        Path | None, option("CA certificates of the SuperLink.", "FILE")
+    federation: Federation,
+    directory: Directory = None,
+    home: Annotated[
+        Path | None, option("The gate's own directory. Default: gate inside --dir.", "DIR")
     ] = None,
-    supernode_key: Annotated[
-        Path | None, option("The SuperNode's public key. Default: the card's.", "FILE")
-    ] = None,
-    listen: Annotated[str, option("Where the SuperNode connects.", "ADDRESS:PORT")] = GATE,
-    metrics: Annotated[
-        str, typer.Option(help="Metrics whose means over sums may leave, by commas.")
-    ] = "loss,accuracy,acc",
-    max_gigabytes: Longest = 4.0,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="No TLS on either side: for trials.")
+    listen: Annotated[str, option("Where it listens.", "ADDRESS:PORT", envvar="FLHE_GATE")] = GATE,
+    max_gigabytes: Annotated[
+        float, typer.Option(min=0.001, help="Size of the longest reply that may leave.")
+    ] = 4.0,
+    anywhere: Annotated[
+        bool, typer.Option("--anywhere", help="Listen to other machines too.")
     ] = False,
-    anywhere: Anywhere = False,
 ) -> None:
     """Let nothing leave this site but what flhe has sealed: a proxy before the SuperNode.
 
-    Run it as a user of its own. It asks nothing of the app, the SuperNode or the server.
+    It goes by the site's card, its settings and the federation's file. Without it the SuperNode
+    reaches nobody. Run it as a user of its own.
     """
-    if insecure == (root_certificates is not None):
-        raise ConfigError(
-            "name the SuperLink's CA certificates with --root-certificates FILE, or --insecure in a "
-            "trial without TLS"
-        )
-    from flhe.gate.policy import GatePolicy
-    from flhe.gate.run import Settings
     from flhe.provision import gates
+    from flhe.provision.site.layout import Layout
 
-    public, key = gates.site_of(site, supernode_key)
-    names = tuple(name.strip() for name in metrics.split(",") if name.strip())
-    policy = GatePolicy(public, names, int(max_gigabytes * (1 << 30)))
-    gates.run(Settings(home, policy, superlink, root_certificates, key, listen, anywhere))
+    layout = Layout.of(federation, directory)
+    most = int(max_gigabytes * (1 << 30))
+    gates.run(gates.of_layout(layout, home, listen, most, anywhere=anywhere))
 
 
 app.add_typer(site_commands, name="site", cls=Commands, rich_help_panel=SITE)

@@ -50,13 +50,12 @@ def examples(command: click.Command) -> list[str]:
 
 
 EXAMPLES = [each for command in LEAVES.values() for each in examples(command)]
-SERVERS = ("flhe gate", "flhe site gate", "flhe shelf serve")
+SERVERS = ("flhe gate", "flhe shelf serve")
 """Commands that serve until a signal ends them, and so have no answer."""
 SLOW = (
     "run",
     "gate",
     "shelf serve",
-    "site gate",
     "site start",
     "tables flashe",
     "audit",

@@ -24,7 +24,7 @@ NAMES = ("localhost", "gate", "127.0.0.1", "::1")
 """Where it may be used; `gate` is a container's name."""
 
 
-def make(home: Path, host: str = NAMES[0]) -> None:
+def make(home: Path) -> None:
     """Make certificate and key in `home`, unless they are there."""
     if (home / NAME).exists():
         return
@@ -32,8 +32,8 @@ def make(home: Path, host: str = NAMES[0]) -> None:
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (home / KEY).unlink(missing_ok=True)  # of a start that was cut short
     create(home / KEY, pem, f"{home}")
-    name, public, hosts = "flhe gate", key.public_key(), (*NAMES, host)
-    made = signed(name, name, public, key, hosts, 365 * YEARS, signs=True)
+    name = "flhe gate"
+    made = signed(name, name, key.public_key(), key, NAMES, 365 * YEARS, signs=True)
     create(home / NAME, made.public_bytes(Encoding.PEM), f"{home}")
     (home / NAME).chmod(0o644)
 

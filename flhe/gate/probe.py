@@ -12,12 +12,9 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.app.message.message import remove_content_from_message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
     ActivateNodeResponse,
-    PullMessagesRequest,
     PullMessagesResponse,
     PushMessagesRequest,
     PushMessagesResponse,
@@ -40,33 +37,26 @@ from flhe.node.store import Store
 from flhe.wire import codes
 
 _NODE = Node(node_id=1)
-_KEY = b"the probe's"
 
 
 class _Known(Caller):
     """The probe itself: its requests bear no signature."""
 
-    def check(self, headers: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
-        return {}, _KEY
+    def check(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {}
 
 
 class _Sink(Upstream):
-    """Answers as a SuperLink does that has one message, and keeps all that is sent to it."""
+    """Takes replies as a SuperLink does, and keeps all that is sent to it."""
 
-    def __init__(self, asked: Message) -> None:
+    def __init__(self) -> None:
         super().__init__("127.0.0.1:0", None)
-        self.asked, self.sent, self.codes = asked, b"", list[int]()
+        self.sent, self.codes = b"", list[int]()
 
     def post(self, name: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         self.sent += body
         said: Any = PushObjectResponse(stored=True)
-        if name == "activate-node":
-            said = ActivateNodeResponse(node_id=_NODE.node_id)
-        elif name == "pull-messages":
-            head = message_to_proto(remove_content_from_message(self.asked))
-            trees = [get_object_tree(self.asked)]
-            said = PullMessagesResponse(messages_list=[head], message_object_trees=trees)
-        elif name == "push-messages":
+        if name == "push-messages":
             request = PushMessagesRequest.FromString(body)
             self.codes += [message.error.code for message in request.messages_list]
             wanted = [tree.object_id for tree in request.message_object_trees]
@@ -91,11 +81,18 @@ def _stops(policy: GatePolicy, answer: RecordDict | Error, forms: tuple[bytes, .
     asked = _asked()
     reply = Message(answer, reply_to=asked)
     reply.metadata.__dict__["_message_id"] = reply.object_id
-    sink = _Sink(asked)
+    sink = _Sink()
     with tempfile.TemporaryDirectory() as home, _silent():
         store = Store(Path(home))
-        delivery = Delivery(policy, Ledger(store), sink, store)
-        gate = Gate(delivery, _Known(), Spool(Path(home) / "spool"))
+        ledger = Ledger(store)
+        ledger.note(
+            "activate-node", ActivateNodeResponse(node_id=_NODE.node_id).SerializeToString()
+        )
+        down = PullMessagesResponse(
+            messages_list=[_head(asked)], message_object_trees=[get_object_tree(asked)]
+        )
+        ledger.note("pull-messages", down.SerializeToString())
+        gate = Gate(Delivery(policy, ledger, sink, store), _Known(b""), Spool(store.root / "spool"))
         for name, request in _requests(reply):
             gate.answer(PREFIX + name, {}, request.SerializeToString(deterministic=True))
         gate.close()
@@ -113,16 +110,16 @@ def _asked() -> Message:
     return asked
 
 
+def _head(message: Message) -> MessageProto:
+    return message_to_proto(remove_content_from_message(message))
+
+
 def _requests(reply: Message) -> Iterator[tuple[str, Any]]:
     """Yield what a SuperNode sends."""
-    beat = HEARTBEAT_DEFAULT_INTERVAL
-    yield "activate-node", ActivateNodeRequest(public_key=_KEY, heartbeat_interval=beat)
-    yield "pull-messages", PullMessagesRequest(node=_NODE)
-    head = message_to_proto(remove_content_from_message(reply))
     tree = get_object_tree(reply)
     yield (
         "push-messages",
-        PushMessagesRequest(node=_NODE, messages_list=[head], message_object_trees=[tree]),
+        PushMessagesRequest(node=_NODE, messages_list=[_head(reply)], message_object_trees=[tree]),
     )
     for named, part in get_all_nested_objects(reply).items():
         pushed = PushObjectRequest(node=_NODE, session_id=tree.object_id, object_id=named)

@@ -53,8 +53,8 @@ class Gate:
         if route is None:
             return Answer(404)
         try:
-            passed, key = self._caller.check(headers)
-            request = read(route, body, self._delivery.ledger, key)
+            passed = self._caller.check(headers)
+            request = read(route, body, self._delivery.ledger, self._caller.key)
             self._headers = passed
             return self._answer(name, request, body)
         except (AuthenticationError, StrangeNodeError) as error:

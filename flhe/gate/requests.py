@@ -37,11 +37,7 @@ from flwr.supercore.constant import (
     FLWR_PACKAGE_NAME_METADATA_KEY,
     FLWR_PACKAGE_VERSION_METADATA_KEY,
 )
-from flwr.supercore.primitives.asymmetric import (
-    bytes_to_public_key,
-    public_key_to_bytes,
-    verify_signature,
-)
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.gate.ledger import Ledger
@@ -72,12 +68,12 @@ class StrangeNodeError(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The SuperNode of this site: its public key in PEM, or None for the one that signs."""
+    """The SuperNode of this site: its public key in PEM, as Flower writes it."""
 
-    pinned: bytes | None = None
+    key: bytes
 
-    def check(self, headers: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
-        """Return the headers that pass, and the caller's key.
+    def check(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers that pass.
 
         Raises ProtocolError: a header is missing or malformed; AuthenticationError: another caller,
         or a wrong signature.
@@ -91,16 +87,14 @@ class Caller:
         try:
             public = b64decode(kept[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(kept[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-            key = bytes_to_public_key(public)
-        except (binascii.Error, ValueError, TypeError):
+        except binascii.Error:
             raise ProtocolError("a SuperNode's key or signature cannot be read") from None
-        if public != public_key_to_bytes(key):
-            raise ProtocolError("a SuperNode's key is not written as Flower writes it")
-        if self.pinned is not None and public != self.pinned:
+        if public != self.key:
             raise AuthenticationError("the request is signed by another key than the SuperNode's")
+        key = bytes_to_public_key(self.key)
         if not verify_signature(key, kept[TIMESTAMP_HEADER].encode(), signature):
             raise AuthenticationError("the request's signature does not verify")
-        return kept, public
+        return kept
 
 
 Check = Callable[[Any, Ledger, bytes], bool]

@@ -23,34 +23,27 @@ from flhe.node.store import Store
 class Settings:
     """Settings of a gate: its directory, its policy, its two sides.
 
-    `superlink` is HOST:PORT, and `root_certificates` verify it; without them both sides are plain, for
-    trials. `supernode` is the SuperNode's public key as PEM, or None for any caller. `keys` is the
-    directory of the gate's certificate: by default its own, where it is made if it is missing.
+    `superlink` is HOST:PORT, and `root_certificates` verify it. `supernode` is the SuperNode's public
+    key as PEM, and `keys` the directory of the gate's own certificate.
     """
 
     home: Path
     policy: GatePolicy
     superlink: str
-    root_certificates: Path | None
-    supernode: bytes | None
+    root_certificates: Path
+    supernode: bytes
+    keys: Path
     listen: str
     anywhere: bool = False
-    keys: Path | None = None
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve; raises ConfigError, StoreError: settings or files that cannot be used."""
     host, port = _listen(settings.listen, settings.anywhere)
     upstream = Upstream(settings.superlink, settings.root_certificates)
+    context = certificate.server_context(settings.keys)
     store = Store(settings.home)
     with store.lock(timeout=5.0, name="gate-lock"):
-        trust, context = "--insecure", None
-        if settings.root_certificates is not None:
-            if settings.keys is None:
-                certificate.make(store.root, host)
-            keys = settings.keys or store.root
-            trust = f"--root-certificates {keys / certificate.NAME}"
-            context = certificate.server_context(keys)
         delivery = Delivery(settings.policy, Ledger(store), upstream, store)
         gate = Gate(delivery, Caller(settings.supernode), Spool(store.root / "spool"))
         try:
@@ -60,8 +53,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
                 f"--listen {settings.listen}: cannot be opened ({error.strerror}); name a free port"
             ) from None
         with server:
-            at = f"{host}:{server.server_address[1]}"
-            say(f"The gate listens on {at}: flower-supernode --superlink {at} {trust}")
+            say(f"The gate listens on {host}:{server.server_address[1]}")
             server.serve_forever()
 
 

@@ -1,14 +1,10 @@
-"""Checks of the state directory: owner, access, processes, room and witness.
-
-Two nodes on one directory would be one site twice.
-"""
+"""Checks of the state directory: owner, access, room and witness."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import stat
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,39 +15,29 @@ from flhe.node.backup import ARCHIVE
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.provision.checks import Check, Checks
-from flhe.provision.sites import IDENTITY
+from flhe.provision.sites import IDENTITY, how_to_make
 
 LEAST_FREE, FEW_FREE = 64 << 20, 1 << 30
 """Bytes below which a node cannot work, and below which large models may not fit."""
 
-_PROCESSES = Path("/proc")
-_OPTION = "--node-config"
-_SHORTEST = "--node"
-"""flower-supernode accepts any abbreviation of its option."""
-
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_LINKS = 40
-"""Maximum number of links that the system follows in one look-up."""
 
 
 def check_home(home: Path) -> Checks:
-    """Check the directory itself, its parents, its room, and its processes."""
+    """Check the directory itself, its parents, and its room."""
     yield from _permissions(home)
     yield _parents(home)
     yield _room(home)
-    if home.is_dir():
-        yield check_nodes(home)
-        if (home / ARCHIVE).is_dir():
-            says = "keys of earlier epochs from a restore are still here"
-            mend = f"once no sealed model needs them, delete {home / ARCHIVE}"
-            yield Check("archive", "warn", says, mend)
+    if (home / ARCHIVE).is_dir():
+        says = "keys of earlier epochs from a restore are still here"
+        mend = f"once no sealed model needs them, delete {home / ARCHIVE}"
+        yield Check("archive", "warn", says, mend)
 
 
 def identity_in(home: Path) -> tuple[Identity | None, Check]:
     """Return the identity, if it can be read, and its check; none is created."""
     if not (home / IDENTITY).is_file():
-        mend = f"flhe keygen --home {home} --name NAME, or flhe keys restore BACKUP --home {home}"
-        return None, Check("identity", "fail", "there is none", mend)
+        return None, Check("identity", "fail", "there is none", how_to_make(home))
     try:
         identity = Store(home).identity()
     except FlheError as error:
@@ -71,10 +57,7 @@ def _permissions(home: Path) -> Checks:
             says = f"{home} belongs to user {status.st_uid}, and this is user {os.geteuid()}"
             mend = "run doctor and the node as one user, and let it own the directory (chown -R)"
     except OSError as error:
-        says, mend = (
-            f"{home}: {error.strerror}",
-            f"make it with: flhe keygen --home {home} --name NAME",
-        )
+        says, mend = f"{home}: {error.strerror}", how_to_make(home)
     if says:
         yield Check(name, "fail", says, mend)
         return
@@ -112,7 +95,7 @@ def _is_loose(status: os.stat_result) -> bool:
 def _parents(home: Path) -> Check:
     """Check for other users able to replace the directory, or a link in its path."""
     shared, other = None, "or choose another place for flhe-home"
-    for place in _way(home):
+    for place in _way(Path.cwd() / home, []):
         try:
             status = place.lstat()
         except OSError:
@@ -122,36 +105,24 @@ def _parents(home: Path) -> Check:
             return Check("path", "fail", says, f"chown -h {place}, {other}")
         if stat.S_ISLNK(status.st_mode) or not status.st_mode & _OTHERS:
             continue
+        shared = place.resolve()
         if not status.st_mode & stat.S_ISVTX:
-            says = f"other users may write to {place}, and put another directory in its place"
-            return Check("path", "fail", says, f"chmod go-w {place}, {other}")
-        shared = place
+            says = f"other users may write to {shared}, and put another directory in its place"
+            return Check("path", "fail", says, f"chmod go-w {shared}, {other}")
     if shared is not None:
         says = f"all users share {shared}; the system may clean up its content"
         return Check("path", "warn", says, "choose a place such as /var/lib/flhe")
     return Check("path", "ok", "no other user can write above it")
 
 
-def _way(home: Path) -> list[Path]:
-    """Return the directories and links in a path to a directory, without the directory itself."""
-    absolute = Path.cwd() / home
-    at, ahead = Path(absolute.anchor), deque(absolute.parts[1:])
-    way, links = [at], 0
-    while ahead:
-        part = ahead.popleft()
-        if part == "..":
-            at = at.parent
-            continue
-        at = at / part
-        if at.is_symlink() and links < _LINKS:
-            links += 1
-            way.append(at)
-            target = at.readlink()
-            at = Path(target.anchor) if target.is_absolute() else at.parent
-            ahead.extendleft(reversed(target.parts[bool(target.anchor) :]))
-        elif ahead:
-            way.append(at)
-    return way
+def _way(path: Path, found: list[Path]) -> list[Path]:
+    """Add the directories and links that lead to a path to `found`, those that links name too."""
+    for place in reversed(path.parents):
+        if place not in found:
+            found.append(place)
+            if place.is_symlink():
+                _way(place.parent / place.readlink() / "it", found)
+    return found
 
 
 def _room(home: Path) -> Check:
@@ -190,50 +161,3 @@ def check_witness(policy: Policy) -> Check:
         )
         return Check(name, "warn", says, mend)
     return Check(name, "ok", f"in {place}, {says}")
-
-
-def check_nodes(home: Path) -> Check:
-    """Count the SuperNodes of this machine on this directory, under any of its paths."""
-    if not _PROCESSES.is_dir():
-        return Check("processes", "ok", "cannot be counted on this system")
-    found = [pid for pid in _PROCESSES.glob("[0-9]*") if _works_on(pid, home)]
-    if len(found) > 1:
-        pids = ", ".join(sorted(pid.name for pid in found))
-        says = f"{len(found)} SuperNodes run on this directory (processes {pids})"
-        mend = "end all but one, and give each node a directory and an identity of its own"
-        return Check("processes", "fail", says, mend)
-    return Check("processes", "ok", "one SuperNode runs on it" if found else "no node runs on it")
-
-
-def _works_on(pid: Path, home: Path) -> bool:
-    try:
-        words = (pid / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        if not any(Path(word).name == "flower-supernode" for word in words[:3]):
-            return False
-        there = (pid / "cwd").readlink()
-    except OSError:  # it has ended, or belongs to another user without access to the directory
-        return False
-    return any(_names(written, there, home) for written in _configs(words))
-
-
-def _configs(words: list[str]) -> list[str]:
-    """Return a command line's node config: the word after the option, or after its `=`."""
-    found = []
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        option, equals, value = word.partition("=")
-        if option.startswith(_SHORTEST) and _OPTION.startswith(option):
-            found.append(value if equals else after)
-    return found
-
-
-def _names(written: str, there: Path, home: Path) -> bool:
-    """Return whether a node config, read in directory `there`, names this state directory."""
-    from flhe.provision.flower_config import as_flower_reads
-
-    if written.endswith(".toml"):
-        written = str(there / written)
-    try:
-        named = as_flower_reads(written).get("flhe-home")
-    except FlheError:
-        return False
-    return isinstance(named, str) and os.path.realpath(there / named) == os.path.realpath(home)

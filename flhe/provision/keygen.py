@@ -113,8 +113,8 @@ def _dealing(name: str, ring: str) -> Scheme:
     if made is None:
         asked = f"--scheme {name}: keys can be dealt" if name else "keys are dealt"
         raise ConfigError(
-            f"{asked} for {' and '.join(able)} only: say --scheme {able[0]}. The identity of a site is "
-            "made by: flhe keygen --home DIR --name NAME"
+            f"{asked} for {' and '.join(able)} only: say --scheme {able[0]}. `flhe site init` makes "
+            "the identity of a site"
         )
     return made
 

@@ -65,7 +65,7 @@ class Trust:
     def gate(self, site: str, at: str) -> list[str]:
         """The command that starts a site's gate, which listens at HOST:PORT."""
         where = ("--dir", f"{self.sites[site]}", "--listen", at)
-        return [script("flhe"), "site", "gate", NAME, *where]
+        return [script("flhe"), "gate", NAME, *where]
 
     def start(self, site: str, gate: str, port: int) -> list[str]:
         """The command that starts a site's SuperNode."""

@@ -16,7 +16,7 @@ Seen = dict[str, tuple[Message, Message]]
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the sites are; `site-a.site` is the recorded one's."""
+    """Where the sites are."""
     return tmp_path_factory.mktemp("gate")
 
 

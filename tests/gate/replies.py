@@ -20,7 +20,6 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 
 from flhe.gate.judge import Verdict, judge
 from flhe.gate.policy import GatePolicy
-from flhe.keys.roster.enrolment import Enrolment
 from flhe.mods import HEMod, records
 from flhe.node.store import Store
 from flhe.training.query import Query
@@ -80,7 +79,6 @@ def record(path: Path) -> tuple[GatePolicy, dict[str, tuple[Message, Message]]]:
         group.ask(first, "status")
         asked = query(path)
     identity = Store(first.home).identity()
-    (path / "site-a.site").write_bytes(Enrolment.make("site-a", identity).to_bytes())
     replies = {stage: seen[asked.home][stage] for stage in ("query", "total")}
     return GatePolicy(identity.public), seen[first.home] | replies
 

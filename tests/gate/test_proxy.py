@@ -44,23 +44,17 @@ from tests.patience import PATIENCE_S, until
 
 NODE = 100
 KEYS = generate_key_pairs()
+OWN = public_key_to_bytes(KEYS[1])
 Replies = dict[str, Pushed]
 
 
-@contextmanager
-def gate(home: Path, policy: GatePolicy, port: int, pinned: bytes | None = None) -> Iterator[int]:
-    """The port of a gate that listens."""
+def plain(home: Path, site: bytes, port: int, at: int = 0, key: bytes = OWN) -> GateServer:
+    """A gate without TLS that listens, of a site's public key and its SuperNode's."""
     store = Store(home)
-    delivery = Delivery(policy, Ledger(store), Upstream(f"127.0.0.1:{port}", None), store)
-    made = Gate(delivery, Caller(pinned), Spool(home / "spool"))
-    server = GateServer(("127.0.0.1", 0), made, None)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield int(server.server_address[1])
-    finally:
-        server.shutdown()
-        server.server_close()
+    upstream = Upstream(f"127.0.0.1:{port}", None)
+    delivery = Delivery(GatePolicy(site), Ledger(store), upstream, store)
+    made = Gate(delivery, Caller(key), Spool(home / "spool"))
+    return GateServer(("127.0.0.1", at), made, None)
 
 
 class Node:
@@ -94,16 +88,11 @@ def ids(tree: Any) -> list[str]:
 
 
 @contextmanager
-def node(port: int, keys: Any = KEYS) -> Iterator[Node]:
-    with http_request_response(f"127.0.0.1:{port}", True, None, keys) as connection:
-        yield Node(connection)
-
-
-@contextmanager
 def taken(link: SuperLink, at: int, asked: Message) -> Iterator[Node]:
     """A node that has pulled a message."""
     link.give(asked)
-    with node(at) as site:
+    with http_request_response(f"127.0.0.1:{at}", True, None, KEYS) as connection:
+        site = Node(connection)
         assert site.take() == asked.metadata.message_id
         yield site
 
@@ -115,9 +104,34 @@ def link() -> Iterator[SuperLink]:
 
 
 @pytest.fixture
-def up(tmp_path: Path, policy: GatePolicy, link: SuperLink) -> Iterator[int]:
-    with gate(tmp_path / "gate", policy, link.port) as at:
-        yield at
+def home(tmp_path: Path) -> Path:
+    """The gate's directory."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def up(home: Path, policy: GatePolicy, link: SuperLink) -> Iterator[int]:
+    """The port of a gate that listens."""
+    server = plain(home, policy.site, link.port)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield int(server.server_address[1])
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def push(link: SuperLink, up: int, seen: Seen, pushed: Replies) -> Callable[[str], Message]:
+    """A node takes a stage's message and pushes its reply, which is returned."""
+
+    def push(stage: str) -> Message:
+        with taken(link, up, seen[stage][0]) as site:
+            site.push(pushed[stage])
+        return seen[stage][1]
+
+    return push
+
+
+Push = Callable[[str], Message]
 
 
 def codes(home: Path) -> list[tuple[str, int | None]]:
@@ -125,21 +139,20 @@ def codes(home: Path) -> list[tuple[str, int | None]]:
 
 
 @pytest.mark.parametrize("stage", ["round", "status", "share"])
-def test_a_signed_reply_arrives_whole(
-    link: SuperLink, up: int, seen: Seen, pushed: Replies, tmp_path: Path, stage: str
-) -> None:
-    asked, reply = seen[stage]
-    with taken(link, up, asked) as site:
-        site.push(pushed[stage])
-    arrived = link.reply()
+def test_a_signed_reply_arrives_whole(link: SuperLink, push: Push, home: Path, stage: str) -> None:
+    reply, arrived = push(stage), link.reply()
     assert arrived.content == reply.content
     said, expected = arrived.metadata, reply.metadata
     for name in ("run_id", "src_node_id", "dst_node_id", "reply_to_message_id", "group_id"):
         assert getattr(said, name) == getattr(expected, name)
     assert said.created_at != expected.created_at  # the gate's own clock
     assert not link.pushes[0].clientapp_runtime_list
-    assert codes(tmp_path / "gate") == [("passed", None)]
-    assert not list((tmp_path / "gate" / "spool").iterdir())
+    assert codes(home) == [("passed", None)]
+    assert not list((home / "spool").iterdir())
+
+
+def _regroup(made: Message) -> None:
+    made.metadata.__dict__["_group_id"] = PLANTED.tobytes().hex()
 
 
 HIDDEN: dict[str, Callable[[Message], Pushed]] = {
@@ -150,34 +163,28 @@ HIDDEN: dict[str, Callable[[Message], Pushed]] = {
 }
 
 
-def _regroup(made: Message) -> None:
-    made.metadata.__dict__["_group_id"] = PLANTED.tobytes().hex()
-
-
 @pytest.mark.parametrize("name", HIDDEN)
 def test_nothing_in_clear_goes_beyond_the_gate(
-    link: SuperLink, up: int, seen: Seen, tmp_path: Path, name: str
+    link: SuperLink, up: int, seen: Seen, home: Path, name: str
 ) -> None:
     """The same search finds it where there is no gate."""
     asked = seen["round"][0]
-    found = []
+    raw, text = PLANTED.tobytes(), repr(PLANTED.tobytes())[2:-1].encode()
     for port in (up, link.port):
         link.bytes_in.clear()
         with taken(link, port, asked) as site:
             site.push(HIDDEN[name](asked))
-        raw, text = PLANTED.tobytes(), repr(PLANTED.tobytes())[2:-1].encode()
-        forms = raw, text, raw.hex().encode()
-        found.append(any(form in link.bytes_in for form in forms))
+        found = any(form in link.bytes_in for form in (raw, text, raw.hex().encode()))
+        assert found == (port == link.port)
         reply = link.reply()
-        if not found[1:]:
+        if not found:
             assert reply.error.code == (2 if name == "error" else 1033)
             assert reply.error.reason in ("flower/2", "flhe/gate")
-            assert codes(tmp_path / "gate") == [("refused", 1033)]
-    assert found == [False, True]
+            assert codes(home) == [("refused", 1033)]
 
 
 def test_a_second_answer_to_a_message_does_not_leave(
-    link: SuperLink, up: int, seen: Seen, pushed: Replies, tmp_path: Path
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, home: Path
 ) -> None:
     asked, _ = seen["status"]
     with taken(link, up, asked) as site:
@@ -186,33 +193,25 @@ def test_a_second_answer_to_a_message_does_not_leave(
             site.push(answering(asked, Error(1, "again")))
         site.push(pushed["status"])  # as after a lost answer
     assert len(link.pushes) == 1
-    assert codes(tmp_path / "gate") == [("passed", None), ("refused", 1033)]
+    assert codes(home) == [("passed", None), ("refused", 1033)]
 
 
 @pytest.mark.parametrize("how", ["fails for a while", "slow"])
 def test_a_superlink_that_fails_for_a_while_or_is_slow_gets_the_reply(
-    link: SuperLink,
-    up: int,
-    seen: Seen,
-    pushed: Replies,
-    how: str,
-    monkeypatch: pytest.MonkeyPatch,
+    link: SuperLink, push: Push, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow delivery ends while the SuperNode comes again."""
-    asked, reply = seen["round"]
-    with taken(link, up, asked) as site:
-        if how == "slow":
-            monkeypatch.setattr(proxy, "PATIENCE_S", 0.0)
-        else:
-            link.failing.update({"push-messages": 1, "push-object": 1})
-            link.losing = 1
-        site.push(pushed["round"])
-    assert link.reply().content == reply.content
+    if how == "slow":
+        monkeypatch.setattr(proxy, "PATIENCE_S", 0.0)
+    else:
+        link.failing.update({"push-messages": 1, "push-object": 1})
+        link.losing = 1
+    assert push("round").content == link.reply().content
     assert len(link.pushes) == 1  # a ServerApp that has pulled it takes no second announcement
 
 
 def test_a_session_that_ended_before_the_gate_went_on_is_logged(
-    link: SuperLink, up: int, seen: Seen, pushed: Replies, caplog: pytest.LogCaptureFixture
+    link: SuperLink, push: Push, caplog: pytest.LogCaptureFixture
 ) -> None:
     link.failing["push-object"] = 1 << 30
 
@@ -223,15 +222,27 @@ def test_a_session_that_ended_before_the_gate_went_on_is_logged(
 
     ending = threading.Thread(target=end)
     ending.start()
-    with taken(link, up, seen["status"][0]) as site:
-        site.push(pushed["status"])
+    push("status")
     ending.join(PATIENCE_S)
     assert not link.objects
     assert "goes on without this site" in caplog.text
 
 
+def test_a_reply_that_the_superlink_does_not_want_has_not_passed(
+    link: SuperLink, up: int, seen: Seen, pushed: Replies, home: Path
+) -> None:
+    asked, _ = seen["status"]
+    with taken(link, up, asked) as site:
+        link.answered.add(asked.metadata.message_id)
+        with pytest.raises(RunNotRunningException):
+            site.push(pushed["status"])
+    assert not link.objects
+    assert codes(home) == [("refused", 1033)]
+    assert "(status 403)" in (home / "errors.log").read_text()
+
+
 def test_a_disk_that_is_full_for_a_moment_costs_no_reply(
-    link: SuperLink, up: int, seen: Seen, pushed: Replies, monkeypatch: pytest.MonkeyPatch
+    link: SuperLink, push: Push, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the gate could not begin does not stand in the way when the SuperNode comes again."""
     honest, failed = files.create, list[Path]()
@@ -243,27 +254,12 @@ def test_a_disk_that_is_full_for_a_moment_costs_no_reply(
         return honest(path, data)
 
     monkeypatch.setattr(files, "create", full)
-    with taken(link, up, seen["status"][0]) as site:
-        site.push(pushed["status"])
+    assert push("status").content == link.reply().content
     assert failed
-    assert link.reply().content == seen["status"][1].content
-
-
-def test_a_reply_that_the_superlink_does_not_want_has_not_passed(
-    link: SuperLink, up: int, seen: Seen, pushed: Replies, tmp_path: Path
-) -> None:
-    asked, _ = seen["status"]
-    with taken(link, up, asked) as site:
-        link.answered.add(asked.metadata.message_id)
-        with pytest.raises(RunNotRunningException):
-            site.push(pushed["status"])
-    assert not link.objects
-    assert codes(tmp_path / "gate") == [("refused", 1033)]
-    assert "(status 403)" in (tmp_path / "gate" / "errors.log").read_text()
 
 
 def test_a_disk_that_stays_full_costs_no_message(
-    link: SuperLink, up: int, seen: Seen, pushed: Replies, monkeypatch: pytest.MonkeyPatch
+    link: SuperLink, push: Push, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The SuperLink gives each message once: the node must get it, and the answer must leave."""
 
@@ -271,9 +267,7 @@ def test_a_disk_that_stays_full_costs_no_message(
         raise StoreError("No space left on device")
 
     monkeypatch.setattr(Store, "write", full)
-    with taken(link, up, seen["status"][0]) as site:
-        site.push(pushed["status"])
-    assert link.reply().content == seen["status"][1].content
+    assert push("status").content == link.reply().content
 
 
 @pytest.mark.parametrize(
@@ -292,15 +286,16 @@ def test_a_damaged_announcement_does_not_keep_the_gate_from_starting(
 
 
 @contextmanager
-def process(home: Path, site: Path, port: int, at: int) -> Iterator[subprocess.Popen[str]]:
-    """`flhe gate` in a process of its own; killed at the end, as when a machine loses power."""
-    words = ["gate", "--home", str(home), "--site", str(site), "--insecure"]
-    words += ["--superlink", f"127.0.0.1:{port}", "--listen", f"127.0.0.1:{at}"]
-    command = [sys.executable, "-m", "flhe.cli", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as made:
+def process(home: Path, site: bytes, port: int, at: int) -> Iterator[subprocess.Popen[str]]:
+    """A gate in a process of its own; killed at the end, as when a machine loses power."""
+    server = f"plain(Path({f'{home}'!r}), {site!r}, {port}, {at}, {OWN!r})"
+    code = (
+        f"from tests.gate.test_proxy import *\ns = {server}\nprint(flush=True)\ns.serve_forever()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as made:
         try:
-            assert made.stderr is not None
-            assert "listens" in made.stderr.readline()
+            assert made.stdout is not None
+            made.stdout.readline()
             yield made
         finally:
             made.kill()
@@ -308,13 +303,13 @@ def process(home: Path, site: Path, port: int, at: int) -> Iterator[subprocess.P
 
 @pytest.mark.parametrize("when", ["as it takes the reply", "as it pushes"])
 def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
-    link: SuperLink, place: Path, seen: Seen, pushed: Replies, tmp_path: Path, when: str
+    link: SuperLink, policy: GatePolicy, seen: Seen, pushed: Replies, home: Path, when: str
 ) -> None:
     """The node is known, what was pushed is kept, and the session up goes on where it had begun."""
     (asked, reply), objects = seen["round"], pushed["round"].objects
     with socket.create_server(("127.0.0.1", 0)) as free:
-        at, home = int(free.getsockname()[1]), tmp_path / "gate"
-    start = partial(process, home, place / "site-a.site", link.port, at)
+        at = int(free.getsockname()[1])
+    start = partial(process, home, policy.site, link.port, at)
     with start() as first, taken(link, at, asked) as site:
         said = message_from_proto(pushed["round"].said)
         wanted, session = site.send(said, pushed["round"].tree, 1.0)
@@ -341,19 +336,21 @@ def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
 # --- requests ---
 
 
-def post(port: int, path: str, body: bytes, **headers: str) -> int:
-    return httpx.post(f"http://127.0.0.1:{port}{path}", content=body, headers=headers).status_code
-
-
-@pytest.mark.parametrize("path", ["/v1/control/start-run", "/v1/fleet/other", "/", "/health"])
-def test_another_endpoint_is_refused(link: SuperLink, up: int, path: str) -> None:
-    assert post(up, path, b"") == 404
-    assert not link.paths
-
-
-def test_a_request_without_a_signature_is_refused(link: SuperLink, up: int) -> None:
-    assert post(up, "/v1/fleet/pull-messages", b"") == 400
-    assert post(up, "/v1/fleet/pull-messages", b"0" * (1 << 17)) == 413
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        *(
+            (path, b"", 404)
+            for path in ("/v1/control/start-run", "/v1/fleet/other", "/", "/health")
+        ),
+        ("/v1/fleet/pull-messages", b"", 400),  # without a signature
+        ("/v1/fleet/pull-messages", bytes(1 << 17), 413),
+    ],
+)
+def test_another_endpoint_is_refused(
+    link: SuperLink, up: int, path: str, body: bytes, status: int
+) -> None:
+    assert httpx.post(f"http://127.0.0.1:{up}{path}", content=body).status_code == status
     assert not link.paths
 
 
@@ -365,13 +362,11 @@ def register(port: int, keys: Any) -> None:
         client.RegisterNode(RegisterNodeFleetRequest(public_key=public_key_to_bytes(keys[1])))
 
 
-def test_another_caller_is_refused(link: SuperLink, policy: GatePolicy, tmp_path: Path) -> None:
+def test_another_caller_is_refused(link: SuperLink, up: int) -> None:
     """A process of the same machine that is not the SuperNode reaches nothing."""
-    pinned = public_key_to_bytes(KEYS[1])
-    with gate(tmp_path / "gate", policy, link.port, pinned) as at:
-        register(at, KEYS)
-        with pytest.raises(httpx.HTTPStatusError, match="401"):
-            register(at, generate_key_pairs())
+    register(up, KEYS)
+    with pytest.raises(httpx.HTTPStatusError, match="401"):
+        register(up, generate_key_pairs())
     assert link.paths == ["register-node"]
 
 
@@ -380,10 +375,10 @@ def test_an_id_that_did_not_come_down_does_not_go_up(link: SuperLink, up: int, s
     with taken(link, up, seen["status"][0]) as site:
         before = len(link.paths)
         for ask in (
-            lambda: site.pull_object(7, named),
-            lambda: site.confirm(7, named),
-            lambda: site.get_run(4711),
-            lambda: site.get_fab(named, 7),
+            partial(site.pull_object, 7, named),
+            partial(site.confirm, 7, named),
+            partial(site.get_run, 4711),
+            partial(site.get_fab, named, 7),
         ):
             with pytest.raises(httpx.HTTPStatusError, match="400"):
                 ask()

@@ -1,12 +1,13 @@
-"""`flhe gate` and `flhe site gate`: certificates, keys, settings, TLS on both sides, and requests."""
+"""`flhe gate`: certificates, settings, TLS on both sides, and a SuperNode's requests."""
 
 from __future__ import annotations
 
 import ssl
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,15 +15,13 @@ from typing import Any
 import httpx
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde_utils import metadata_to_proto
 from flwr.proto import node_pb2
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.run_pb2 import GetRunResponse, Run
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
@@ -34,17 +33,14 @@ from flhe.gate.requests import HEADERS, ROUTES, Caller, read
 from flhe.gate.run import Settings, serve
 from flhe.gate.spool import Spool
 from flhe.gate.upstream import Upstream
-from flhe.keys.roster.enrolment import Enrolment
 from flhe.node.store import Store
-from flhe.provision import gates, node_key
 from flhe.provision.federation import tls
-from flhe.provision.federation.card import Card
 from tests.fuzz.mutations import blind
 from tests.gate.conftest import Seen
 from tests.gate.replies import Pushed
 from tests.gate.superlink import SuperLink, superlink
 from tests.gate.test_judge import COUNTS
-from tests.gate.test_proxy import KEYS, NODE, Node, register
+from tests.gate.test_proxy import KEYS, NODE, OWN, Node, register
 
 HOST = "127.0.0.1"
 
@@ -64,6 +60,13 @@ def link(authority: Any) -> Iterator[SuperLink]:
         yield made
 
 
+@pytest.fixture
+def settings(tmp_path: Path, policy: GatePolicy, link: SuperLink, authority: Any) -> Settings:
+    certificate.make(tmp_path)
+    at, home = f"{HOST}:{link.port}", tmp_path / "gate"
+    return Settings(home, policy, at, authority.authority, OWN, tmp_path, f"{HOST}:0")
+
+
 @contextmanager
 def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """`serve` in a thread; its port."""
@@ -81,19 +84,12 @@ def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]
     assert listens.wait(30)
     try:
         port = int(servers[0].server_address[1])
-        assert f"{HOST}:{port} " in said[0]
+        assert said == [f"The gate listens on {HOST}:{port}"]
         yield port
     finally:
         servers[0].shutdown()
         thread.join(30)
         assert not thread.is_alive()
-
-
-@pytest.fixture
-def settings(tmp_path: Path, policy: GatePolicy, link: SuperLink, authority: Any) -> Settings:
-    pinned = public_key_to_bytes(KEYS[1])
-    at = f"{HOST}:{link.port}"
-    return Settings(tmp_path / "gate", policy, at, authority.authority, pinned, f"{HOST}:0")
 
 
 def test_a_reply_passes_over_tls_on_both_sides(
@@ -103,7 +99,7 @@ def test_a_reply_passes_over_tls_on_both_sides(
     asked, reply = seen["round"]
     link.give(asked)
     with served(settings, monkeypatch) as port:
-        root = (settings.home / certificate.NAME).read_bytes()
+        root = (settings.keys / certificate.NAME).read_bytes()
         with http_request_response(f"{HOST}:{port}", False, root, KEYS) as connection:
             site = Node(connection)
             site.take()
@@ -112,6 +108,10 @@ def test_a_reply_passes_over_tls_on_both_sides(
             httpx.get(f"http://{HOST}:{port}/")
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             httpx.get(f"https://{HOST}:{port}/")
+        with pytest.raises(ConfigError, match="name a free port"):
+            serve(replace(settings, home=settings.keys / "other", listen=f"{HOST}:{port}"), print)
+        with pytest.raises(FlheError):  # a second gate of one directory
+            serve(settings, print)
     assert link.reply().content == reply.content
 
 
@@ -129,7 +129,7 @@ def test_nothing_goes_to_a_superlink_of_another_authority(
 
 
 def test_a_certificate_lasts_and_a_cut_short_start_is_mended(tmp_path: Path) -> None:
-    certificate.make(tmp_path, "gate.example")
+    certificate.make(tmp_path)
     first = (tmp_path / certificate.NAME).read_bytes()
     certificate.make(tmp_path)
     assert (tmp_path / certificate.NAME).read_bytes() == first
@@ -138,7 +138,7 @@ def test_a_certificate_lasts_and_a_cut_short_start_is_mended(tmp_path: Path) -> 
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     found = {*names.get_values_for_type(x509.DNSName)}
     found |= {str(each) for each in names.get_values_for_type(x509.IPAddress)}
-    assert found == {*certificate.NAMES, "gate.example"}
+    assert found == {*certificate.NAMES}
     (tmp_path / certificate.NAME).unlink()
     with pytest.raises(ConfigError, match=r"gate\.crt and gate\.key cannot be read"):
         certificate.server_context(tmp_path)
@@ -157,67 +157,9 @@ def test_a_certificate_lasts_and_a_cut_short_start_is_mended(tmp_path: Path) -> 
         ({"root_certificates": Path("none.crt")}, "cannot be read as CA certificates"),
     ],
 )
-def test_settings_that_cannot_work(
-    tmp_path: Path, policy: GatePolicy, change: Any, says: str
-) -> None:
-    given = {"listen": f"{HOST}:0", "superlink": f"{HOST}:1", "root_certificates": None} | change
+def test_settings_that_cannot_work(settings: Settings, change: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        serve(Settings(tmp_path / "gate", policy, supernode=None, **given), print)
-
-
-def test_a_taken_port_and_a_second_gate(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with served(settings, monkeypatch) as port:
-        again = partial(Settings, policy=settings.policy, superlink=settings.superlink)
-        more = {"root_certificates": None, "supernode": None}
-        with pytest.raises(ConfigError, match="name a free port"):
-            serve(again(tmp_path / "other", listen=f"{HOST}:{port}", **more), print)
-        with pytest.raises(FlheError):
-            serve(again(settings.home, listen=f"{HOST}:0", **more), print)
-
-
-# --- whose replies, and whose requests ---
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> tuple[Card, Path, bytes]:
-    """A site's card, its SuperNode's .pub file, and that key as Flower sends it."""
-    key = node_key.make(tmp_path / "node.key")
-    public = tmp_path / "node.key.pub"
-    point = node_key.public_of(tmp_path / "node.key")
-    public.write_bytes(node_key.openssh(point))
-    identity = Store(tmp_path / "home").identity()
-    card = Card.make(Enrolment.make("a", identity), point, identity)
-    return card, public, public_key_to_bytes(key.public_key())
-
-
-def test_a_card_names_the_supernode_too(keys: tuple[Card, Path, bytes], tmp_path: Path) -> None:
-    card, public, key = keys
-    sent, request = tmp_path / "a.card", tmp_path / "a.site"
-    sent.write_bytes(card.to_bytes())
-    request.write_bytes(card.enrolment.to_bytes())
-    assert gates.site_of(sent, None) == (card.public, key)
-    assert gates.site_of(request, public) == (card.public, key)
-    assert gates.site_of(request, None) == (card.public, None)
-    other = ec.generate_private_key(ec.SECP384R1()).public_key()
-    public.write_bytes(other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-    assert gates.site_of(sent, public) == (card.public, public_key_to_bytes(other))
-
-
-@pytest.mark.parametrize("content", [b"", b"ssh-ed25519 AAAA", b"\0" * 5000])
-def test_a_key_of_another_kind(
-    keys: tuple[Card, Path, bytes], tmp_path: Path, content: bytes
-) -> None:
-    card, public, _ = keys
-    (tmp_path / "a.card").write_bytes(card.to_bytes())
-    public.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"must be the \.pub file"):
-        gates.site_of(tmp_path / "a.card", public)
-    with pytest.raises(FlheError):
-        gates.site_of(public, None)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        gates.site_of(tmp_path / "none", None)
+        serve(replace(settings, **change), print)
 
 
 # --- requests of a SuperNode: the honest one passes, and no mutant of it ---
@@ -238,6 +180,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "confirm-message-received": {"run_id": RUN, "message_object_id": MESSAGE},
 }
 """Fields of the requests that go up as they are; `node` is added where there is one."""
+TREE = ObjectTree(object_id=MESSAGE, children=[ObjectTree(object_id=PART)])
 
 
 @pytest.fixture
@@ -246,8 +189,7 @@ def ledger(tmp_path: Path) -> Ledger:
     found = Ledger(Store(tmp_path / "gate"))
     found.note("activate-node", ActivateNodeResponse(node_id=NODE).SerializeToString())
     asked = Message(metadata=Metadata(run_id=RUN, message_id=MESSAGE))
-    tree = ObjectTree(object_id=MESSAGE, children=[ObjectTree(object_id=PART)])
-    down = PullMessagesResponse(messages_list=[asked], message_object_trees=[tree])
+    down = PullMessagesResponse(messages_list=[asked], message_object_trees=[TREE])
     found.note("pull-messages", down.SerializeToString())
     said = GetRunResponse(run=Run(run_id=RUN, fab_hash=FAB))
     found.note("get-run", said.SerializeToString())
@@ -258,12 +200,6 @@ def honest(name: str, **other: str) -> bytes:
     kind = ROUTES[name].kind
     node = {"node": node_pb2.Node(node_id=NODE)} if "node" in kind.DESCRIPTOR.fields_by_name else {}
     return bytes(kind(**node, **FIELDS[name] | other).SerializeToString(deterministic=True))
-
-
-def named(name: str) -> set[bytes]:
-    """All requests of a kind whose values the SuperLink has named: a message has two objects."""
-    both = {honest(name, object_id=MESSAGE)} if name == "pull-object" else set()
-    return {honest(name), *both}
 
 
 def passing(ledger: Ledger, name: str, seeds: range) -> set[bytes]:
@@ -280,24 +216,23 @@ def passing(ledger: Ledger, name: str, seeds: range) -> set[bytes]:
     return found
 
 
-def test_all_requests_are_here() -> None:
-    assert FIELDS.keys() | {"push-messages", "push-object"} == ROUTES.keys()
-
-
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", FIELDS)
 def test_no_mutant_goes_up(ledger: Ledger, name: str, count: int) -> None:
+    assert FIELDS.keys() | {"push-messages", "push-object"} == ROUTES.keys()
     read(ROUTES[name], honest(name), ledger, KEY)
-    assert passing(ledger, name, range(count)) <= named(name)
+    named = {honest(name)}  # all requests whose values the SuperLink has named
+    if name == "pull-object":
+        named.add(honest(name, object_id=MESSAGE))
+    assert passing(ledger, name, range(count)) <= named
 
 
 @pytest.mark.sweep
 def test_the_spool_takes_no_mutant_that_is_not_a_tree(ledger: Ledger, tmp_path: Path) -> None:
     """A mutant of an announcement is refused, or waits for objects; nothing else is written."""
     spool = Spool(tmp_path / "spool")
-    tree = ObjectTree(object_id=MESSAGE, children=[ObjectTree(object_id=PART)])
     said = Message(metadata=Metadata(run_id=RUN, reply_to_message_id=MESSAGE))
-    whole = {"messages_list": [said], "message_object_trees": [tree]}
+    whole = {"messages_list": [said], "message_object_trees": [TREE]}
     sample = PushMessagesRequest(node=node_pb2.Node(node_id=NODE), **whole).SerializeToString(  # type: ignore[arg-type]
         deterministic=True
     )
@@ -313,8 +248,8 @@ def test_the_spool_takes_no_mutant_that_is_not_a_tree(ledger: Ledger, tmp_path: 
 
 
 @pytest.fixture(scope="module")
-def signed_headers() -> dict[str, str]:
-    """Headers that Flower's client writes."""
+def headers() -> dict[str, str]:
+    """Those that Flower's client writes."""
     with superlink(NODE) as link:
         register(link.port, KEYS)
         return dict(link.headers)
@@ -322,22 +257,21 @@ def signed_headers() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_header_with_more_than_its_value_does_not_pass(
-    signed_headers: dict[str, str], name: str
+    headers: dict[str, str], name: str
 ) -> None:
-    kept, _ = Caller().check(signed_headers)
-    assert kept == {each: signed_headers[each] for each in HEADERS}
-    own = signed_headers[name]
-    for value in ("", own + "\n", own + " 4711", "\N{SNOWMAN}", "A" * 5000):
+    assert Caller(OWN).check(headers) == {each: headers[each] for each in HEADERS}
+    own, other = headers[name], b64encode(public_key_to_bytes(generate_key_pairs()[1])).decode()
+    for value in ("", own + "\n", own + " 4711", "\N{SNOWMAN}", "A" * 5000, "A", "A" * 400, other):
         with pytest.raises((ProtocolError, AuthenticationError)):
-            Caller().check({**signed_headers, name: value})
+            Caller(OWN).check({**headers, name: value})
 
 
-def test_the_name_and_version_of_flower_carry_no_data(signed_headers: dict[str, str]) -> None:
+def test_the_name_and_version_of_flower_carry_no_data(headers: dict[str, str]) -> None:
     """An app that has the SuperNode's key may send requests, and so any headers that pass."""
     name, version = (f"flwr-package-{of}" for of in ("name", "version"))
     for good in ("1.40.0", "1.43.0.dev20261129", "2.0rc1"):
-        assert Caller().check({**signed_headers, version: good})[0][version] == good
+        assert Caller(OWN).check({**headers, version: good})[version] == good
     for header in (name, version):
         for value in ("patient-4711", "1.40.0+patient.4711", "1.40.0-4711", "flwr4711", "1." * 20):
             with pytest.raises(ProtocolError, match="not as a SuperNode writes it"):
-                Caller().check({**signed_headers, header: value})
+                Caller(OWN).check({**headers, header: value})

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.provision.party import NAMES, Party
+from tests.provision.site import good
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +16,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A federation in which every site has joined; `first.flhe` is an earlier file of it."""
     party = Party(tmp_path_factory.mktemp("federation"))
     party.init(*NAMES)
-    party.new()
+    good(*party.founding())
     party.add(*NAMES)
     party.publish()
     shutil.copy(party.file, party.tmp / "first.flhe")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from flhe.provision.federation.published import Published
@@ -10,7 +11,6 @@ from tests.deploy.test_shelf import key_files
 from tests.provision.site import good
 
 NAMES = ("site-a", "site-b", "site-c")
-FILE = "cardio.flhe"
 
 
 class Party:
@@ -18,7 +18,7 @@ class Party:
 
     def __init__(self, tmp: Path) -> None:
         self.tmp, self.desk = tmp, tmp / "desk"
-        self.file = self.desk / FILE
+        self.file = self.desk / "cardio.flhe"
 
     def layout(self, name: str) -> Layout:
         return Layout.of("cardio", self.tmp / name)
@@ -30,11 +30,14 @@ class Party:
         for name in names:
             good("site", "init", "cardio", "--name", name, "--dir", self.tmp / name, "--yes")
 
-    def new(self, *more: object) -> str:
-        reviewer = key_files(self.tmp, "reviewer").with_name("reviewer.pub")
-        words = ("new", "cardio", "--address", "localhost:8000", "--reviewer", reviewer)
-        more = ("--scheme", "flashe", *more)
-        return good("federation", *words, "--dir", self.desk, *more)
+    def reviewer(self, name: str = "reviewer") -> Path:
+        """A reviewer's public key."""
+        return key_files(self.tmp, name).with_name(f"{name}.pub")
+
+    def founding(self, name: str = "cardio", address: str = "localhost:8000") -> tuple[object, ...]:
+        """The command that founds a federation."""
+        where = ("--reviewer", self.reviewer(), "--dir", self.desk)
+        return ("federation", "new", name, "--address", address, "--scheme", "flashe", *where)
 
     def add(self, *names: str) -> str:
         return good("federation", "add", self.desk, *map(self.card, names), "--yes")
@@ -42,6 +45,15 @@ class Party:
     def publish(self) -> Published:
         good("federation", "publish", self.desk)
         return Published.read(self.file)
+
+    def review(self) -> None:
+        """The coordinator takes another reviewer."""
+        shutil.copy(self.reviewer("other"), self.desk / "reviewers")
+
+    def rotate(self, name: str) -> Path:
+        """The card of a site that changes its key."""
+        good("site", "rotate", "cardio", "--dir", self.tmp / name, "--yes")
+        return self.layout(name).rotated / f"{name}.card"
 
     def words(self, name: str, file: Path | None = None) -> tuple[object, ...]:
         file = file or self.file

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from typer.main import get_command
 
 from flhe.cli import app
-from flhe.keys.roster.enrolment import Enrolment
-from flhe.keys.roster.roster import Roster
+from flhe.keys.roster.roster import Member, Roster
+from flhe.node.store import Store
 
 COMMANDS = get_command(app)
 """Built once: Typer's own runner builds them anew for each command."""
@@ -41,21 +41,11 @@ def text_of(config: Mapping[str, object]) -> str:
     return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
 
 
-def keygen(tmp: Path, *names: str) -> None:
-    """home-NAME and NAME.site for each."""
-    for name in names:
-        good(
-            "keygen", "--home", tmp / f"home-{name}", "--name", name, "--out", tmp / f"{name}.site"
-        )
-
-
 def made(
     tmp: Path, *names: str, out: str = "roster", schemes: tuple[str, ...] = ("flashe",)
 ) -> str:
-    """A roster file of new sites; returns its hash."""
-    keygen(tmp, *names)
-    files = [(tmp / f"{name}.site").read_bytes() for name in names]
-    members = tuple(Enrolment.from_bytes(data).member for data in files)
+    """A roster file of new sites, each with its identity in home-NAME; returns its hash."""
+    members = tuple(Member(name, Store(tmp / f"home-{name}").identity().public) for name in names)
     roster = Roster(members, Roster.default_collusion(len(members)), 2, schemes)
     (tmp / out).write_bytes(roster.to_bytes())
     return roster.hash.hex()

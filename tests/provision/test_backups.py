@@ -20,9 +20,10 @@ from flhe.node.checkpoint import open_checkpoint
 from flhe.node.store import Store
 from flhe.provision import backups, key_commands
 from flhe.wire import files
+from flhe.wire.canonical import dumps
 from tests.attacks.test_checkpoints import epoch_of
 from tests.mods.harness import Group, answer, refused, update
-from tests.provision.site import backup, bad, good, keygen, restore
+from tests.provision.site import backup, bad, good, restore
 
 PHRASE = "five random words are good"
 
@@ -93,9 +94,15 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     np.testing.assert_array_equal(open_checkpoint(model, home).masters["w"], weights)
 
 
-def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
-    keygen(tmp_path, "site-a")
-    home, file = tmp_path / "home-site-a", tmp_path / "a.backup"
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The state directory of a site that has no epoch."""
+    Store(tmp_path / "home").identity()
+    return tmp_path / "home"
+
+
+def test_what_is_refused(tmp_path: Path, home: Path, phrase: Path) -> None:
+    file, new = tmp_path / "a.backup", tmp_path / "new"
     assert "no identity in it" in backup(tmp_path / "x", file, phrase, bad)
     for poor in ("a" * 30, " " * 12):
         phrase.write_text(poor + "\n")
@@ -105,10 +112,10 @@ def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
     backup(home, file, phrase)
     assert "exists already" in backup(home, file, phrase, bad)
     assert "exists already" in restore(file, home, phrase, bad)
-    new = tmp_path / "new"
     phrase.write_text("another passphrase")
     assert "does not open" in restore(file, new, phrase, bad)
-    assert "no file of" in restore(tmp_path / "site-a.site", new, phrase, bad)
+    (tmp_path / "card").write_bytes(dumps({"v": 1, "kind": "flhe-card"}))
+    assert "no file of" in restore(tmp_path / "card", new, phrase, bad)
     phrase.chmod(0o644)
     assert "chmod 600" in restore(file, new, phrase, bad)
     assert "no terminal" in bad("keys", "restore", file, "--home", new)
@@ -116,20 +123,17 @@ def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["\x0b", "\u2028", "\r"])
-def test_a_line_of_a_passphrase_file_ends_at_a_line_feed(inside: str, tmp_path: Path) -> None:
-    path = tmp_path / "phrase"
-    path.touch(0o600)
+def test_a_line_of_a_passphrase_file_ends_at_a_line_feed(inside: str, phrase: Path) -> None:
     for end in ("", "\n", "\r\n", "\nanother line"):
-        path.write_bytes(f"{PHRASE}{inside}and more{end}".encode())
-        assert backups.passphrase_in(path) == f"{PHRASE}{inside}and more"
+        phrase.write_bytes(f"{PHRASE}{inside}and more{end}".encode())
+        assert backups.passphrase_in(phrase) == f"{PHRASE}{inside}and more"
 
 
 def test_half_a_restore_is_none(
-    tmp_path: Path, phrase: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, home: Path, phrase: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keygen(tmp_path, "site-a")
     file, rename, create = tmp_path / "a.backup", Path.rename, files.create
-    backup(tmp_path / "home-site-a", file, phrase)
+    backup(home, file, phrase)
 
     def full(self: Path, to: Path) -> Path:
         if self.is_dir():
@@ -150,21 +154,14 @@ def test_half_a_restore_is_none(
     assert not list((tmp_path / "deep").iterdir())
 
 
-def test_a_terminal_asks_twice_for_a_new_passphrase(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def prompt(text: str, *, hide_input: bool, confirmation_prompt: bool) -> str:
-        assert hide_input
-        asked.append(confirmation_prompt)
-        return PHRASE
-
+def test_a_terminal_asks_twice_for_a_new_passphrase(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, bool]] = []
+    prompt = lambda _, **how: asked.append(how) or PHRASE  # noqa: E731
     monkeypatch.setattr(key_commands.typer, "prompt", prompt)
     monkeypatch.setattr(key_commands.sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    assert key_commands._passphrase(None, new=True) == PHRASE
-    assert key_commands._passphrase(None, new=False) == PHRASE
-    assert asked == [True, False]
+    for new in (True, False):
+        assert key_commands._passphrase(None, new=new) == PHRASE
+        assert asked[-1] == {"hide_input": True, "confirmation_prompt": new}
 
 
 # --- what a backup reads: sealed models, and nothing else of what was ever on the wire ---

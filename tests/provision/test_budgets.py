@@ -15,17 +15,20 @@ from flhe.node.ledger import LEDGER
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.provision.budgets import budget_of, check_budget
+from flhe.provision.checks import Check
 from flhe.provision.doctor import examine
 from flhe.training.accountant import epsilon, shown
 from flhe.training.contract import Contract
 from tests.mods.harness import TERMS, Group, answer, pinned, refused, update
-from tests.provision.site import bad, good, keygen, run, text_of
+from tests.provision.site import bad, good, run, text_of
 
 NOISE = Mechanism(4.0, 0.5)
 
 
-def config(tmp_path: Path, **more: object) -> dict[str, object]:
-    keygen(tmp_path, "a")
+@pytest.fixture
+def known(tmp_path: Path) -> dict[str, object]:
+    """The node config of a site with a budget of 5."""
+    Store(tmp_path / "home-a").identity()
     (tmp_path / "apart").mkdir(mode=0o700)
     return {
         "flhe-home": str(tmp_path / "home-a"),
@@ -34,12 +37,15 @@ def config(tmp_path: Path, **more: object) -> dict[str, object]:
         "flhe-durable": True,  # the same disk, in a test
         "flhe-max-epsilon": 5.0,
         "flhe-delta": 1e-6,
-        **more,
     }
 
 
-def test_what_is_spent_is_shown(tmp_path: Path) -> None:
-    known = config(tmp_path)
+def checks(known: dict[str, object], **more: object) -> list[Check]:
+    policy = Policy.of_node({**known, **more}, run_id=0, node_id=0, simulated=False)
+    return list(check_budget(policy))
+
+
+def test_what_is_spent_is_shown(known: dict[str, object], tmp_path: Path) -> None:
     budget = budget_of(known)
     for _ in range(3):
         budget.spend(NOISE)
@@ -49,56 +55,38 @@ def test_what_is_spent_is_shown(tmp_path: Path) -> None:
     before = budget.ledger()
     assert "is trusted" in good("budget", "--node-config", text_of(known), "--confirm")
     assert budget.ledger().counts == before.counts
+    elsewhere = {**known, "flhe-home": str(tmp_path / "elsewhere")}
+    assert "no identity" in bad("budget", "--node-config", text_of(elsewhere))
 
 
-def test_a_directory_without_an_identity_has_none(tmp_path: Path) -> None:
-    known = config(tmp_path, **{"flhe-home": str(tmp_path / "elsewhere")})
-    assert "no identity" in bad("budget", "--node-config", text_of(known))
-
-
-def test_doctor_asks_for_a_record_that_is_missing(tmp_path: Path) -> None:
-    known = config(tmp_path)
+def test_doctor_says_whether_a_budget_can_be_kept(known: dict[str, object], tmp_path: Path) -> None:
+    assert [check.level for check in checks(known)] == ["ok"]
+    assert checks(known, **{"flhe-max-epsilon": 0.0}) == []
+    [apart] = checks(known, **{"flhe-durable": False})
+    assert apart.level in ("fail", "ok")  # where memory is another disk
     (tmp_path / "home-a" / LEDGER).unlink()
-    policy = Policy.of_node(known, run_id=0, node_id=0, simulated=False)
-    [check] = check_budget(policy)
-    assert check.level == "fail"
-    assert "no record" in check.says
+    [check] = checks(known)
+    assert (check.level, "no record" in check.says) == ("fail", True)
     good("budget", "--node-config", text_of(known), "--confirm")
-    assert [check.level for check in check_budget(policy)] == ["ok"]
+    assert [check.level for check in checks(known)] == ["ok"]
 
 
-def test_doctor_says_whether_a_budget_can_be_kept(tmp_path: Path) -> None:
-    known = config(tmp_path)
-
-    def levels(**more: object) -> list[str]:
-        policy = Policy.of_node({**known, **more}, run_id=0, node_id=0, simulated=False)
-        return [check.level for check in check_budget(policy)]
-
-    assert levels() == ["ok"]
-    assert levels(**{"flhe-max-epsilon": 0.0}) == []
-    assert levels(**{"flhe-durable": False}) in (["fail"], ["ok"])  # where memory is another disk
-
-
-def test_a_record_that_is_damaged_is_never_confirmed(tmp_path: Path) -> None:
-    known = config(tmp_path)
+def test_a_record_that_is_damaged_is_never_confirmed(
+    known: dict[str, object], tmp_path: Path
+) -> None:
     record = tmp_path / "home-a" / LEDGER
     record.write_bytes(b"no ledger")
-    policy = Policy.of_node(known, run_id=0, node_id=0, simulated=False)
-    [check] = check_budget(policy)
+    [check] = checks(known)
     assert (check.level, "--confirm" in check.mend) == ("fail", False)
-    for said in (
-        check.says,
-        bad("budget", "--node-config", text_of(known)),
-        bad("budget", "--node-config", text_of(known), "--confirm"),
-    ):
+    asked = ("budget", "--node-config", text_of(known))
+    for said in (check.says, bad(*asked), bad(*asked, "--confirm")):
         assert "is damaged: put its file back" in said
         assert "or begin with a new identity" in said
     assert record.read_bytes() == b"no ledger"
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["identity", "no identity"])
-def test_doctor_makes_nothing(made: bool, tmp_path: Path) -> None:
-    known = config(tmp_path)
+def test_doctor_makes_nothing(made: bool, known: dict[str, object], tmp_path: Path) -> None:
     home, apart = tmp_path / "home-a", tmp_path / "apart"
     if not made:
         shutil.rmtree(home)
@@ -174,8 +162,8 @@ def test_a_permit_allows_one_more_than_have_begun_whatever_the_limit_was(tmp_pat
 
 
 def test_the_audit_log_has_the_permit_and_no_server_can_write_one(tmp_path: Path) -> None:
-    keygen(tmp_path, "site-a")
-    home = tmp_path / "home-site-a"
+    home = tmp_path / "home"
+    Store(home).identity()
     good("permit", "--home", home)
     (entry,) = audit.last(Store(home), 9)
     assert (entry.stage, entry.asked_by, entry.answer) == ("permit", "administrator", "permitted")

@@ -1,4 +1,4 @@
-"""`flhe keygen`: an identity of a site; dealt keys, one private file a site, and nothing half done."""
+"""`flhe keygen`: dealt keys, one private file a site, and nothing half done."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 from flhe.errors import StoreError
 from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
-from flhe.keys.roster import fingerprint
-from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.roster import Member, Roster
 from flhe.provision import keygen
 from flhe.schemes.esafl.scheme import Esafl
@@ -148,41 +146,16 @@ def test_refuses(options: list[str], how: dict[str, Any], message: str, tmp_path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "keys are dealt for esafl only: say --scheme esafl. The identity of a site"),
+        ("", "keys are dealt for esafl only: say --scheme esafl. `flhe site init` makes"),
         ("--scheme flashe", "--scheme flashe: keys can be dealt for esafl only"),
         ("--scheme esafl --roster r --out o", "--roster-hash HEX is missing"),
         ("--show /no/such/file", "--show /no/such/file: the file is missing"),
-        ("--name site-a", "takes --home DIR and --name NAME"),
-        ("--home h --name a --scheme esafl", "dealt keys take neither"),
-        ("--home h --name ../a", "name must be"),
     ],
     ids=str,
 )
-def test_refuses_what_is_incomplete_or_no_name(
+def test_refuses_what_is_incomplete(
     options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in bad("keygen", *options.split())
     assert not list(tmp_path.iterdir())
-
-
-# --- an identity ---
-
-
-def test_an_identity_is_made_once(tmp_path: Path) -> None:
-    home, out = tmp_path / "new" / "home", tmp_path / "a.site"
-    said = good("keygen", "--home", home, "--name", "site-a", "--out", out)
-    seed = (home / "identity.key").read_bytes()
-    assert home.stat().st_mode & 0o777 == 0o700
-    assert (home / "identity.key").stat().st_mode & 0o777 == 0o600
-    key = Identity(seed).public
-    assert key.hex() in said
-    assert all(line in said for line in fingerprint.lines(key))
-    assert seed.hex() not in said
-    assert Enrolment.from_bytes(out.read_bytes()).member.public == key
-    again = ("--name", "site-a", "--out", out)
-    assert "has an identity already" in good("keygen", "--home", home, *again)
-    # A request goes where nothing is.
-    assert "not overwritten" in bad("keygen", "--home", tmp_path / "other", *again)
-    assert (home / "identity.key").read_bytes() == seed
-    assert Enrolment.from_bytes(out.read_bytes()).member.public == key

@@ -22,9 +22,8 @@ def test_a_key_is_rotated_and_the_old_one_works_until_then(party: Party) -> None
     layout, where = party.layout("site-b"), ("cardio", "--dir", party.tmp / "site-b")
     old = Card.read(party.card("site-b")).public
     assert "nothing was written" in bad("site", "rotate", *where)
-    good("site", "rotate", *where, "--yes")
+    card = party.rotate("site-b")
     assert "under way" in bad("site", "rotate", *where, "--yes")
-    card = layout.rotated / "site-b.card"
     new = Card.read(card).public
     party.join("site-b")  # the old key, which the file lists
     assert Card.read(party.card("site-b")).public == old  # the gate's
@@ -50,8 +49,7 @@ def test_a_rotation_that_was_cut_short_begins_again(party: Party) -> None:
     layout.rotated.mkdir(mode=0o750)
     (layout.rotated / "site-b.card").write_bytes(b"half a card")
     layout.rotated.chmod(0o750)
-    good("site", "rotate", "cardio", "--dir", party.tmp / "site-b", "--yes")
-    assert Card.read(layout.rotated / "site-b.card").name == "site-b"
+    assert Card.read(party.rotate("site-b")).name == "site-b"
     assert layout.next_home() is not None
 
 
@@ -59,9 +57,7 @@ def test_a_rotation_that_was_cut_short_begins_again(party: Party) -> None:
 def test_a_join_with_a_rotated_key_that_was_cut_short_is_finished(
     at: str, party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout, write = party.layout("site-b"), Layout.write
-    good("site", "rotate", "cardio", "--dir", party.tmp / "site-b", "--yes")
-    card = layout.rotated / "site-b.card"
+    write, card = Layout.write, party.rotate("site-b")
     new = Card.read(card).public
     good("federation", "add", party.desk, card, "--yes")
     party.publish()

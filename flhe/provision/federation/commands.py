@@ -11,7 +11,6 @@ import typer
 
 from flhe.answer import Answer, confirm, notes
 from flhe.command_group import examples, option
-from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
     from flhe.provision.federation.office import Office
@@ -45,29 +44,16 @@ def new(
     allow: Annotated[
         list[str] | None, option("A limit that holds at every site; repeatable.", "NAME=VALUE")
     ] = None,
-    ca: Annotated[Path | None, option("Your authority's certificate (PEM).", "FILE")] = None,
-    certificate: Annotated[
-        Path | None, option("The SuperLink's certificate of it.", "FILE")
-    ] = None,
-    key: Annotated[Path | None, option("The private key of that certificate.", "FILE")] = None,
     directory: Annotated[
         Path | None, option("Its directory; default: ./NAME.", "DIR", "--dir")
     ] = None,
 ) -> Answer:
-    """Found a federation: a directory, the coordinator's key, and TLS.
-
-    Without --ca, --certificate and --key, an authority and a certificate are made.
-    """
+    """Found a federation: a directory, the coordinator's key, and TLS."""
     from flhe.provision.federation.founding import found
     from flhe.provision.federation.office import Terms
 
-    own = None
-    if ca is not None or certificate is not None or key is not None:
-        if ca is None or certificate is None or key is None:
-            raise ConfigError("give --ca, --certificate and --key together, or none of them")
-        own = (ca, certificate, key)
     terms = Terms(name, address, tuple(scheme), collusion, min_survivors, tuple(allow or ()))
-    return found(directory or Path(name), terms, reviewer, own)
+    return found(directory or Path(name), terms, reviewer)
 
 
 @federation.command(epilog=examples("flhe federation add cardio d.card --yes"))

@@ -13,26 +13,19 @@ from flhe.node.store import Store
 from flhe.provision import public_files
 from flhe.provision.federation import tls
 from flhe.provision.federation.office import Office, Terms
-from flhe.provision.federation.reviewers import read_public
+from flhe.provision.federation.reviewers import MAX_KEY, read_public
 from flhe.wire import files
 
-MAX_PEM = 1 << 16
 
-
-def found(
-    root: Path, terms: Terms, reviewers: Sequence[Path], own: tuple[Path, Path, Path] | None
-) -> Answer:
+def found(root: Path, terms: Terms, reviewers: Sequence[Path]) -> Answer:
     """Make the directory of a new federation.
 
-    `own` are the files of the SuperLink's TLS: authority, certificate and private key. Without them
-    an authority and a certificate are made. Raises ConfigError: the directory exists, a file cannot
-    be read, or the terms cannot be.
+    Raises ConfigError: the directory exists, a reviewer's key cannot be read, or the terms cannot be.
     """
     terms.check()
     if os.path.lexists(root):
         raise ConfigError(f"{root} exists already, and is not overwritten: name another directory")
     keys = {path: read_public(path) for path in reviewers}  # before anything is written
-    given = None if own is None else [public_files.read(path, MAX_PEM, "TLS") for path in own]
     with files.private_umask():
         root.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(root)
@@ -40,28 +33,18 @@ def found(
         public = Store(root / "state").identity().public
         for path in keys:
             name = path.name if path.suffix == ".pub" else f"{path.name}.pub"
-            data = public_files.read(path, MAX_PEM, "the reviewer's key")
+            data = public_files.read(path, MAX_KEY, "the reviewer's key")
             files.create(office.folder("reviewers") / name, data, f"{root}")
-        office.folder("tls")
-        if given is None:
-            host = terms.address.rpartition(":")[0].strip("[]")
-            tls.make(office.tls.directory, terms.name, host)
-        else:
-            tls.keep(office.tls, *given)
+        host = terms.address.rpartition(":")[0].strip("[]")
+        tls.make(office.folder("tls"), terms.name, host)
         files.replace(office.settings, [terms.to_toml().encode()])
-    made = "TLS: the files that you named, copied."
-    if given is None:
-        made = (
-            f"TLS: an authority of this federation's own and a certificate for {terms.address}, "
-            f"valid for {tls.DAYS} days. The authority's private key is not kept."
-        )
     text = f"""{root} holds the federation {terms.name}.
-{made}
+TLS: an authority of its own and a certificate for {terms.address}, valid for {tls.DAYS} days. The
+authority's private key is not kept. For your organisation's, replace the files in {root}/tls.
 
 {fingerprint.shown("coordinator's key", public)}
 
 Sites send you their cards: flhe federation add {root} SITE.card ...
 Bounds of the roster are in {office.settings}. Back the directory up; {root}/state is its key."""
     words = " ".join(fingerprint.lines(public))
-    facts = {"name": terms.name, "directory": root, "key": public, "words": words}
-    return Answer({**facts, "own_authority": given is None}, text)
+    return Answer({"name": terms.name, "directory": root, "key": public, "words": words}, text)

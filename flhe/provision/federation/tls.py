@@ -1,4 +1,4 @@
-"""The SuperLink's certificate, where the coordinator has none of an organisation's authority."""
+"""The SuperLink's certificate, by an authority of the federation's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from flhe.errors import ConfigError
 from flhe.gate.certificate import signed
 from flhe.wire.files import create
 
@@ -51,14 +50,8 @@ def make(directory: Path, name: str, host: str, days: int = DAYS) -> TlsFiles:
     hosts = (host, LOOPBACK)
     server = signed(f"{name} SuperLink", subject, own, signer, hosts, days, signs=False)
     found = TlsFiles(directory)
+    create(found.authority, authority.public_bytes(Encoding.PEM), f"{directory}")
+    create(found.certificate, server.public_bytes(Encoding.PEM), f"{directory}")
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    keep(found, authority.public_bytes(Encoding.PEM), server.public_bytes(Encoding.PEM), private)
+    create(found.key, private, f"{directory}")
     return found
-
-
-def keep(tls: TlsFiles, authority: bytes, certificate: bytes, key: bytes) -> None:
-    """Write the files; ConfigError if one exists."""
-    files = ((tls.authority, authority), (tls.certificate, certificate), (tls.key, key))
-    for path, data in files:
-        if not create(path, data, f"{path.parent}"):
-            raise ConfigError(f"{path} exists already, and is not overwritten: name another one")

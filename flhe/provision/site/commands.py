@@ -18,10 +18,6 @@ Federation = Annotated[
 ]
 GATE = "127.0.0.1:9093"
 """Where a gate listens by default."""
-Longest = Annotated[
-    float, typer.Option(min=0.001, help="Size of the longest reply that may leave.")
-]
-Anywhere = Annotated[bool, typer.Option("--anywhere", help="Listen to other machines too.")]
 Directory = Annotated[
     Path | None,
     option(
@@ -96,29 +92,6 @@ def start(
     with working("checking the node"):
         layout = Layout.of(federation, directory)
     return starting.start(layout, gate_at, port, foreground=foreground)
-
-
-@site.command(epilog=examples("flhe site gate cardio --dir site-a"))
-def gate(
-    federation: Federation,
-    directory: Directory = None,
-    home: Annotated[
-        Path | None, option("The gate's own directory. Default: gate inside --dir.", "DIR")
-    ] = None,
-    listen: Annotated[str, option("Where it listens.", "ADDRESS:PORT", envvar="FLHE_GATE")] = GATE,
-    max_gigabytes: Longest = 4.0,
-    anywhere: Anywhere = False,
-) -> None:
-    """Run this site's gate, by its card, its settings and the federation's file.
-
-    Without it the SuperNode reaches nobody. Run it as a user of its own.
-    """
-    from flhe.provision import gates
-    from flhe.provision.site.layout import Layout
-
-    layout = Layout.of(federation, directory)
-    most = int(max_gigabytes * (1 << 30))
-    gates.run(gates.of_layout(layout, home, listen, most, anywhere=anywhere))
 
 
 @site.command(epilog=examples("flhe site status cardio --dir site-a"))

@@ -11,17 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from flhe.answer import Answer, notes
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, StoreError
 from flhe.provision import doctor, sites
 from flhe.provision.checks import Check
 from flhe.provision.federation.published import Published
 from flhe.provision.flower_config import parse
 from flhe.provision.site.layout import Layout
+from flhe.wire import files
 
 FIRST_PORT, PORTS = 9094, 100
 """Ports on 127.0.0.1 for a SuperNode's own processes: the first that is free."""
 GATE_S = 10.0
 """Seconds in which the gate must listen."""
+RUNNING = "supernode-lock"
+"""File of a state directory that a running SuperNode holds locked."""
 FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -34,7 +37,7 @@ def examine(layout: Layout, gate: str) -> list[Check]:
         says = f"{path} is of another identity than {layout.home}: the gate would stop each reply"
         mend = f"move it away, then: flhe site init {layout.name} --name {card.name}"
         found.append(Check("card", "fail", says, mend))
-    mend = f"start this site's gate first: flhe site gate {layout.name}"
+    mend = f"start this site's gate first: flhe gate {layout.name}"
     return [replace(c, mend=mend) if (c.name, c.level) == ("tls", "fail") else c for c in found]
 
 
@@ -88,6 +91,7 @@ def start(layout: Layout, gate: str, port: int, *, foreground: bool) -> Answer:
     found = examine(layout, gate)
     if any(check.level == "fail" for check in found):
         return Answer(found, *doctor.lines(found), failed=True)
+    _hold(layout.home)
     out = notes()
     for check in doctor.lines(found):
         out.print(check)
@@ -104,6 +108,24 @@ def _await(gate: str) -> None:
         with suppress(OSError, ValueError), socket.create_connection((host, int(port)), 1.0):
             return
         time.sleep(0.2)
+
+
+def _hold(home: Path) -> None:
+    """Lock a state directory until the SuperNode ends; ConfigError if another one works on it.
+
+    Two nodes on one directory would be one site twice.
+    """
+    with files.os_errors("lock"):
+        handle = os.open(home / RUNNING, os.O_RDWR | os.O_CREAT | files.SAFE, 0o600)
+    os.set_inheritable(handle, True)  # the SuperNode keeps it
+    try:
+        files.hold(handle, timeout=0.0)
+    except StoreError:
+        os.close(handle)
+        raise ConfigError(
+            f"{home}: another SuperNode works on this directory: end it, or give each node a "
+            "directory and an identity of its own"
+        ) from None
 
 
 def become(words: list[str], defaults: dict[str, str]) -> None:
