@@ -30,6 +30,10 @@ PATIENCE_S = 20.0
 """Seconds that a SuperNode waits for a delivery before it is asked to come again; it gives 30."""
 IDLE_S = 60.0
 """Seconds without a byte after which a connection is closed."""
+REQUEST_S = 600.0
+"""Seconds of a whole request after which a connection is closed: a byte a minute is not idle."""
+ABANDONED_S = 1800.0
+"""Seconds after which a reply is erased whose SuperNode has not come again."""
 MOST = 32
 """Most connections at a time."""
 
@@ -125,6 +129,15 @@ class Gate:
                 self._spool.drop(waiting.name)
         return _stored(answer)
 
+    def tidy(self) -> None:
+        """Erase replies whose SuperNode has not come again, but for one that is on its way up."""
+        with self._lock:
+            busy = [name for name, answer in self._under_way.items() if not answer.done()]
+            for name in self._spool.abandoned(ABANDONED_S):
+                if name not in busy:
+                    self._under_way.pop(name, None)
+                    self._spool.drop(name)
+
     def close(self) -> None:
         """End deliveries; what waits stays in the spool."""
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -151,6 +164,21 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE_S
     wbufsize, disable_nagle_algorithm = -1, True  # an answer is one packet, sent at once
     server: GateServer
+
+    def handle_one_request(self) -> None:
+        """Wait for one request and answer it, for REQUEST_S at most."""
+        timer = threading.Timer(REQUEST_S, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            super().handle_one_request()
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        with suppress(OSError):
+            # Of the socket itself: one of TLS would go on in clear.
+            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
 
     def do_POST(self) -> None:
         """Answer one request."""
@@ -216,6 +244,10 @@ class GateServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
+
+    def service_actions(self) -> None:
+        """Erase what nobody comes for, between two connections."""
+        self.gate.tidy()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Leave broken connections out of the log: the SuperNode comes again."""

@@ -40,6 +40,8 @@ class Waiting:
     created: float
     ids: frozenset[str]
     sizes: dict[str, int] = field(default_factory=dict)
+    touched: float = field(default_factory=time.monotonic)
+    """When its SuperNode came last, or the gate began."""
     session: str | None = None
     """The SuperLink's session; None before it has taken the announcement."""
     wanted: frozenset[str] = frozenset()
@@ -124,7 +126,13 @@ class Spool:
                 file.write(content)
             part.replace(path)
         with self._lock:
-            waiting.sizes[named] = len(content)
+            waiting.sizes[named], waiting.touched = len(content), time.monotonic()
+
+    def abandoned(self, seconds: float) -> list[str]:
+        """Return the replies whose SuperNode has not come for so long."""
+        before = time.monotonic() - seconds
+        with self._lock:
+            return [name for name, found in self._waiting.items() if found.touched < before]
 
     def drop(self, name: str) -> None:
         """Erase a reply."""

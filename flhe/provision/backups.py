@@ -12,8 +12,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from contextlib import suppress
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
 from flhe.keys.seal import ModelKey
@@ -63,14 +66,15 @@ def restore(path: Path, home: Path, passphrase: str) -> Backup:
     kept = Backup.unseal(public_files.read(path, MAX_FILE, "the backup"), passphrase)
     beside = home.with_name(f".{home.name}-{secrets.token_hex(4)}")
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        files.make_private(beside)
-        if kept.models:
-            files.make_private(beside / ARCHIVE)
-        for model in kept.models:
-            files.create(beside / ARCHIVE / model.epoch.hex(), model.to_bytes())
-        files.create(beside / sites.IDENTITY, kept.identity.seed)
-        beside.rename(home)
+        with _exiting():
+            home.parent.mkdir(parents=True, exist_ok=True)
+            files.make_private(beside)
+            if kept.models:
+                files.make_private(beside / ARCHIVE)
+            for model in kept.models:
+                files.create(beside / ARCHIVE / model.epoch.hex(), model.to_bytes())
+            files.create(beside / sites.IDENTITY, kept.identity.seed)
+            beside.rename(home)
     except BaseException as error:  # also Ctrl-C: its keys are in clear, so nothing may stay
         _discard(beside)
         if not isinstance(error, (OSError, FlheError)):
@@ -92,6 +96,21 @@ def passphrase_in(path: Path) -> str:
     # Only a line feed ends a line here; str.splitlines would split at others too.
     line = data.partition(b"\n")[0].removesuffix(b"\r")
     return line.decode(errors="surrogateescape")
+
+
+@contextmanager
+def _exiting() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise SystemExit meanwhile, so that what is unfinished is erased."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _discard(folder: Path) -> None:

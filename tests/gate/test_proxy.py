@@ -333,7 +333,33 @@ def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
     assert codes(home) == [("passed", None)]
 
 
+def test_a_reply_that_nobody_comes_for_is_erased(
+    link: SuperLink,
+    up: int,
+    seen: Seen,
+    pushed: Replies,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with taken(link, up, seen["round"][0]) as site:
+        site.send(message_from_proto(pushed["round"].said), pushed["round"].tree, 1.0)
+        assert len(list((home / "spool").iterdir())) == 1
+        monkeypatch.setattr(proxy, "ABANDONED_S", 0.0)
+        until(lambda: not list((home / "spool").iterdir()))
+    assert not link.pushes
+
+
 # --- requests ---
+
+
+def test_a_request_that_goes_on_and_on_loses_its_place(
+    up: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One byte before each wait is over would hold it for ever."""
+    monkeypatch.setattr(proxy, "REQUEST_S", 0.2)
+    with socket.create_connection(("127.0.0.1", up), PATIENCE_S) as slow:
+        slow.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
+        assert slow.recv(1) == b""
 
 
 @pytest.mark.parametrize(

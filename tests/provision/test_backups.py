@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -140,18 +143,21 @@ def test_half_a_restore_is_none(
             raise OSError(28, "No space left on device")
         return rename(self, to)
 
-    def stopped(path: Path, data: bytes) -> bool:
+    def stopped(number: int, path: Path, data: bytes) -> None:
         create(path, data)
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", full)
         assert "No space left" in restore(file, tmp_path / "deep" / "new", phrase, bad)
     assert not list((tmp_path / "deep").iterdir())
-    monkeypatch.setattr(files, "create", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        backups.restore(file, tmp_path / "deep" / "new", PHRASE)
-    assert not list((tmp_path / "deep").iterdir())
+    before = signal.getsignal(signal.SIGTERM)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        monkeypatch.setattr(files, "create", partial(stopped, number))
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            backups.restore(file, tmp_path / "deep" / "new", PHRASE)
+        assert not list((tmp_path / "deep").iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_terminal_asks_twice_for_a_new_passphrase(monkeypatch: pytest.MonkeyPatch) -> None:
