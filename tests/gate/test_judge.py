@@ -43,14 +43,10 @@ def test_a_signed_reply_passes(policy: GatePolicy, pushed: dict[str, Pushed], st
     assert {*verdict.tree.below, pushed[stage].tree.object_id} == set(pushed[stage].objects)
 
 
-def test_another_sites_reply_does_not_pass(pushed: dict[str, Pushed]) -> None:
+def test_another_sites_reply_does_not_pass(policy: GatePolicy, pushed: dict[str, Pushed]) -> None:
+    """Nor one to another message."""
     other = GatePolicy(Identity.generate().public)
     assert {p.verdict(other).reason for p in pushed.values()} == {"signature"}
-
-
-def test_a_reply_to_another_message_does_not_pass(
-    policy: GatePolicy, pushed: dict[str, Pushed]
-) -> None:
     mixed = replace(pushed["round"], asked=pushed["sync"].asked)
     assert mixed.verdict(policy).reason == "metadata"
 
@@ -61,35 +57,29 @@ def test_a_reply_to_another_message_does_not_pass(
 VALUES = [float(v) for v in PLANTED]
 SHAPE = tuple(int(v) for v in PLANTED.view(np.uint32))
 NAME = PLANTED.tobytes().hex()
-HIDDEN: dict[str, RecordDict | Error] = {
-    "clear": clear(),
-    "metrics": RecordDict({"metrics": MetricRecord({"loss": VALUES})}),
-    "config": RecordDict({"notes": ConfigRecord({"notes": PLANTED.tobytes()})}),
-    "array name": RecordDict({"a": ArrayRecord({NAME: Array(np.zeros(1))})}),
-    "array shape": RecordDict({"a": ArrayRecord({"w": Array("uint8", SHAPE, "x", b"1")})}),
-    "record name": RecordDict({NAME: ConfigRecord({"a": 1})}),
-    "error": Error(2, f"ValueError: {VALUES}"),
-    "error code": Error(int(PLANTED.view(np.int32)[0]), ""),
-    "nothing": RecordDict({}),
+HIDDEN: dict[str, tuple[RecordDict | Error, str]] = {
+    "clear": (clear(), "plain"),
+    "metrics": (RecordDict({"metrics": MetricRecord({"loss": VALUES})}), "plain"),
+    "config": (RecordDict({"notes": ConfigRecord({"notes": PLANTED.tobytes()})}), "plain"),
+    "array name": (RecordDict({"a": ArrayRecord({NAME: Array(np.zeros(1))})}), "plain"),
+    "array shape": (
+        RecordDict({"a": ArrayRecord({"w": Array("uint8", SHAPE, "x", b"1")})}),
+        "plain",
+    ),
+    "record name": (RecordDict({NAME: ConfigRecord({"a": 1})}), "plain"),
+    "error": (Error(2, f"ValueError: {VALUES}"), "error-text"),
+    "error code": (Error(int(PLANTED.view(np.int32)[0]), ""), "error"),
+    "nothing": (RecordDict({}), "plain"),
 }
-"""An update in each of the places that a reply has."""
+"""An update in each of the places that a reply has, and why it is stopped."""
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        *[(n, "plain") for n in ("clear", "metrics", "config", "array name", "array shape")],
-        *[("record name", "plain"), ("nothing", "plain")],
-        *[("error", "error-text"), ("error code", "error")],
-    ],
-)
-def test_an_app_without_the_mod_gets_nothing_out(
-    policy: GatePolicy, seen: Seen, name: str, reason: str
-) -> None:
-    verdict = answering(seen["round"][0], HIDDEN[name]).verdict(policy)
+@pytest.mark.parametrize("name", HIDDEN)
+def test_an_app_without_the_mod_gets_nothing_out(policy: GatePolicy, seen: Seen, name: str) -> None:
+    answer, reason = HIDDEN[name]
+    verdict = answering(seen["round"][0], answer).verdict(policy)
     assert (verdict.tree, verdict.reason) == (None, reason)
     assert verdict.code == (2 if name == "error" else 1033)
-    assert verdict.reason in REASONS
 
 
 @pytest.mark.parametrize("name", ["message_type", "group_id", "run_id", "dst_task_id"])
@@ -97,7 +87,7 @@ def test_a_reply_with_other_metadata_does_not_pass(
     policy: GatePolicy, seen: Seen, name: str
 ) -> None:
     asked, reply = seen["round"]
-    value = PLANTED.tobytes().hex() if isinstance(getattr(reply.metadata, name), str) else 4711
+    value = NAME if isinstance(getattr(reply.metadata, name), str) else 4711
 
     def change(made: Message) -> None:
         made.metadata.__dict__[f"_{name}"] = value
@@ -105,19 +95,16 @@ def test_a_reply_with_other_metadata_does_not_pass(
     assert answering(asked, reply.content, change).verdict(policy).reason == "metadata"
 
 
+def boxed(shape: int, stype: str) -> ArrayRecord:
+    return ArrayRecord({"0000": Array("uint8", (shape,), stype, b"1")})
+
+
 ADDED: dict[str, tuple[str, ArrayRecord | ConfigRecord | MetricRecord, str]] = {
     "array": ("arrays", ArrayRecord([PLANTED]), "record"),
     "sealed by name": (records.BOX, ArrayRecord([PLANTED]), "array"),
-    "sealed by type": (
-        records.BOX,
-        ArrayRecord({"0000": Array("uint8", (1,), records.SEALED, b"1")}),
-        "array",
-    ),
-    "wrong shape": (
-        records.BOX,
-        ArrayRecord({"0000": Array("uint8", (4711,), records.CHECKPOINT, b"1")}),
-        "array",
-    ),
+    "sealed by type": (records.BOX, boxed(1, records.SEALED), "array"),
+    "wrong shape": (records.BOX, boxed(4711, records.CHECKPOINT), "array"),
+    "no array": (records.BOX, ArrayRecord({}), "array"),
     "config": ("flhe.notes", ConfigRecord({"a": b"1"}), "record"),
     "opened": ("flhe.opened", ConfigRecord({"round": 1, "seen": 4711}), "field"),
     "metric": ("flhe.means.1", MetricRecord({"age": 47.0}), "metric"),
@@ -138,15 +125,14 @@ def test_a_record_beside_the_sealed_ones_does_not_pass(
     assert answering(asked, made).verdict(policy).reason == reason
 
 
-def test_a_field_beside_the_known_ones_does_not_pass(policy: GatePolicy, seen: Seen) -> None:
+def test_the_fields_their_signature_and_the_order_of_records(
+    policy: GatePolicy, seen: Seen
+) -> None:
     asked, reply = seen["status"]
     own = ConfigRecord({**reply.content[records.REPLY], "note": b"4711"})
     assert answering(asked, RecordDict({records.REPLY: own})).verdict(policy).reason == "field"
     del own["note"], own["signed"]
     assert answering(asked, RecordDict({records.REPLY: own})).verdict(policy).reason == "unsigned"
-
-
-def test_signing_covers_the_order_of_records(policy: GatePolicy, seen: Seen) -> None:
     asked, reply = seen["round"]
     turned = RecordDict(dict(reversed(list(reply.content.items()))))
     assert answering(asked, turned).verdict(policy).reason == "signature"
@@ -164,17 +150,10 @@ def test_an_object_beside_the_tree_does_not_leave(
     found.tree.children.append(ObjectTree(object_id=object_id(content)))
     assert found.verdict(policy).reason == "malformed"
     found.tree.CopyFrom(pushed["status"].tree)
-    found.tree.children[0].children.append(ObjectTree(object_id=object_id(content)))
-    assert found.verdict(policy).reason == "malformed"
-
-
-@pytest.mark.parametrize("deep", [7, 90])
-def test_a_deep_tree_does_not_pass(
-    policy: GatePolicy, pushed: dict[str, Pushed], deep: int
-) -> None:
-    found = copy.deepcopy(pushed["status"])
     place = found.tree.children[0]
-    for _ in range(deep):
+    place.children.append(ObjectTree(object_id=object_id(content)))
+    assert found.verdict(policy).reason == "malformed"
+    for _ in range(90):  # a deep one
         place = place.children.add(object_id="0" * 64)
     assert found.verdict(policy).reason == "malformed"
 

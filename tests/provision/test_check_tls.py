@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,10 @@ import pytest
 
 from flhe.gate import certificate
 from flhe.provision.check_tls import check_tls
+from flhe.provision.checks import Check
 from flhe.provision.federation import tls
 from flhe.provision.federation.tls import TlsFiles
+from tests.gate.superlink import superlink
 
 
 def certified(folder: Path, days: int, after: int = 0, ip: str = "127.0.0.1") -> TlsFiles:
@@ -31,35 +32,12 @@ def certified(folder: Path, days: int, after: int = 0, ip: str = "127.0.0.1") ->
         return tls.make(folder, "hospital-a", ip, days)
 
 
-@pytest.fixture
-def serve() -> Iterator[Any]:
-    """A TLS server with a certificate, or one that answers in clear; its address."""
-    sockets = []
-
-    def start(server: TlsFiles | None) -> str:
-        listener = socket.create_server(("127.0.0.1", 0))
-        sockets.append(listener)
-
-        def answer() -> None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            if server is not None:
-                context.load_cert_chain(server.certificate, server.key)
-            try:
-                plain, _ = listener.accept()
-                with plain:
-                    if server is None:
-                        plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                    else:
-                        context.wrap_socket(plain, server_side=True).close()
-            except OSError:  # the client has hung up, as it should
-                return
-
-        threading.Thread(target=answer, daemon=True).start()
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-    yield start
-    for listener in sockets:
-        listener.close()
+def checked(server: TlsFiles, roots: Path) -> Check:
+    """What a server with a certificate is found to be."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server.certificate, server.key)
+    with superlink(1, context) as link:
+        return check_tls(f"127.0.0.1:{link.port}", roots)
 
 
 @pytest.mark.parametrize(
@@ -72,20 +50,26 @@ def serve() -> Iterator[Any]:
         ({"days": 90, "ip": "127.0.0.9"}, "fail", "is not for 127.0.0.1"),
     ],
 )
-def test_tls(serve: Any, tmp_path: Path, how: dict[str, Any], level: str, says: str) -> None:
+def test_tls(tmp_path: Path, how: dict[str, Any], level: str, says: str) -> None:
     server = certified(tmp_path / "pki", **how)
-    check = check_tls(serve(server), server.authority)
+    check = checked(server, server.authority)
     assert (check.level, says in check.says) == (level, True), check
 
 
-def test_tls_that_is_none(serve: Any, tmp_path: Path) -> None:
+def test_tls_that_is_none(tmp_path: Path) -> None:
     roots = certified(tmp_path / "pki", days=90).authority
-    stranger = certified(tmp_path / "other", days=90)
-    assert "cannot be verified" in check_tls(serve(stranger), roots).says
-    assert "answers without TLS" in check_tls(serve(None), roots).says
-    closed = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{closed.getsockname()[1]}"
-    closed.close()
+    assert "cannot be verified" in checked(certified(tmp_path / "other", days=90), roots).says
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+
+        def answer() -> None:
+            with listening.accept()[0] as plain:
+                plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert "answers without TLS" in check_tls(address, roots).says
+        answering.join()
     assert "cannot be reached" in check_tls(address, roots).says
     assert "not HOST:PORT" in check_tls("hospital-a", roots).says
     assert "cannot be read as certificates" in check_tls(address, tmp_path / "none").says
