@@ -17,22 +17,9 @@ from flhe.packages import how_to, untested_flower
 from flhe.provision.checks import Check, Checks
 from flhe.schemes.registry import SCHEMES
 
-_UNSYNCHRONISED = 0x40  # STA_UNSYNC of adjtimex(2)
+_UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
+_TIMEX = 512  # more bytes than any `struct timex` has
 _NEEDED = ("flwr", "cryptography", "numba")
-
-
-class _Timex(ctypes.Structure):
-    """The head of `struct timex`, and room for the rest of it."""
-
-    _fields_ = (
-        ("modes", ctypes.c_uint),
-        ("offset", ctypes.c_long),
-        ("freq", ctypes.c_long),
-        ("maxerror", ctypes.c_long),
-        ("esterror", ctypes.c_long),
-        ("status", ctypes.c_int),
-        ("rest", ctypes.c_byte * 512),
-    )
 
 
 def check_clock(roster: Path | None, now: float | None = None) -> Check:
@@ -42,10 +29,10 @@ def check_clock(roster: Path | None, now: float | None = None) -> Check:
     mend = "set the clock, and keep it right: systemctl enable --now systemd-timesyncd, or chrony"
     if roster is not None and roster.exists() and at < roster.stat().st_mtime - 1:
         return Check("clock", "fail", f"{shown} is before the roster was written", mend)
-    status = _kernel_status()
-    if status is None:
+    state = _kernel_state()
+    if state < 0:
         return Check("clock", "ok", f"{shown}; the system does not say whether it is synchronised")
-    if status & _UNSYNCHRONISED:
+    if state == _UNSYNCHRONISED:
         return Check("clock", "warn", f"{shown}, and nothing keeps it synchronised", mend)
     return Check("clock", "ok", f"{shown}, synchronised")
 
@@ -76,14 +63,12 @@ def check_versions(schemes: Collection[str]) -> Checks:
     yield Check("versions", "ok", ", ".join(dict.fromkeys(found)))
 
 
-def _kernel_status() -> int | None:
-    """Return the kernel's status of its clock; None if it cannot be asked."""
+def _kernel_state() -> int:
+    """Return the kernel's state of its clock; -1 if it cannot be asked."""
     try:
-        timex = _Timex()
-        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
+        return int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX)))
     except (OSError, AttributeError):
-        return None
-    return None if state < 0 else timex.status
+        return -1
 
 
 def _version(package: str) -> str | None:

@@ -43,13 +43,8 @@ def public_of(path: Path) -> bytes:
     return key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
 
 
-def check_point(point: bytes) -> None:
-    """Raise ValueError unless `point` is on the curve."""
-    ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), point)
-
-
 def pem(point: bytes) -> bytes:
-    """Return a public key as a SuperNode sends it."""
+    """Return a public key as a SuperNode sends it; ValueError unless it is on the curve."""
     key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), point)
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 

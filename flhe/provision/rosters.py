@@ -31,8 +31,6 @@ def difference(old: Roster, new: Roster) -> str:
             key = now[name].hex()[:16]
             fate = "is revoked" if was[name] in new.revoked else "IS NOT REVOKED"
             lines.append(f"* {name} has another key, {key}; the old one {fate}")
-    gone = sorted(set(old.revoked) - set(new.revoked))
-    lines += [f"! the key {key.hex()[:16]} was revoked, and is no longer" for key in gone]
     pairs = zip(bounds(old).splitlines(), bounds(new).splitlines(), strict=True)
     lines += [f"* {after}" for before, after in pairs if before != after]
     return "\n".join(lines) or "Nothing differs from the previous roster."

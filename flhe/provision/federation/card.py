@@ -18,7 +18,7 @@ from flhe.errors import ProtocolError
 from flhe.keys.identity import Identity, verify_statement
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.provision import public_files
-from flhe.provision.node_key import POINT, check_point
+from flhe.provision.node_key import POINT, pem
 from flhe.wire.canonical import dumps
 from flhe.wire.fields import Signature, size
 from flhe.wire.record import Form, Record
@@ -45,7 +45,7 @@ class Card(Record):
         body = _body(self.enrolment, self.node_key)
         verify_statement(self.enrolment.member.public, self.signature, "card", body)
         try:
-            check_point(self.node_key)
+            pem(self.node_key)
         except ValueError:
             raise ProtocolError("card: the SuperNode's key is not a point of P-384") from None
 

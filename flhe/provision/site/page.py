@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.resources import files
 from typing import Any
 
 from flhe.errors import ConfigError, FlheError
@@ -21,21 +22,7 @@ from flhe.errors import ConfigError, FlheError
 HOST = "127.0.0.1"
 RELOAD_S, PATIENCE_S = 15, 5.0
 """Seconds between two looks of the browser, and longest wait for a request."""
-STYLE = """
-:root { color-scheme: light dark; --dim: rgb(87 96 106); --line: rgb(208 215 222);
-  --bad: rgb(180 35 24); }
-@media (prefers-color-scheme: dark) { :root { --dim: rgb(154 164 175);
-  --line: rgb(58 66 75); --bad: rgb(255 138 122); } }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 66rem; }
-h1 { font-size: 1.4rem; margin: .5rem 0; } h2 { font-size: 1.1rem; margin: 1.5rem 0 .5rem; }
-p, dt, th { color: var(--dim); } dl { display: grid; gap: .75rem 1.5rem; margin: 1rem 0;
-  grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); }
-dt, th { font-size: .85rem; font-weight: 500; } dd { margin: 0; overflow-wrap: anywhere; }
-div { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; white-space: nowrap; }
-td { border-top: 1px solid var(--line); font-variant-numeric: tabular-nums; }
-code { font: .85rem/1.4 ui-monospace, monospace; } .bad { color: var(--bad); }
-"""
+STYLE = (files(__package__) / "page.css").read_text(encoding="utf-8")
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; "
