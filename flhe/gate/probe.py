@@ -30,7 +30,7 @@ from flhe.gate.delivery import Delivery
 from flhe.gate.ledger import Ledger
 from flhe.gate.policy import GatePolicy
 from flhe.gate.proxy import Gate
-from flhe.gate.requests import PREFIX, Caller
+from flhe.gate.requests import Caller
 from flhe.gate.spool import Spool
 from flhe.gate.upstream import Answer, Upstream
 from flhe.node.store import Store
@@ -50,7 +50,6 @@ class _Sink(Upstream):
     """Takes replies as a SuperLink does, and keeps all that is sent to it."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1:0", None)
         self.sent, self.codes = b"", list[int]()
 
     def post(self, name: str, body: bytes, headers: Mapping[str, str]) -> Answer:
@@ -62,6 +61,9 @@ class _Sink(Upstream):
             wanted = [tree.object_id for tree in request.message_object_trees]
             said = PushMessagesResponse(objects_to_push=wanted)
         return Answer(200, said.SerializeToString())
+
+    def close(self) -> None:
+        """Close nothing."""
 
 
 def leaks(policy: GatePolicy) -> list[str]:
@@ -94,7 +96,7 @@ def _stops(policy: GatePolicy, answer: RecordDict | Error, forms: tuple[bytes, .
         ledger.note("pull-messages", down.SerializeToString())
         gate = Gate(Delivery(policy, ledger, sink, store), _Known(b""), Spool(store.root / "spool"))
         for name, request in _requests(reply):
-            gate.answer(PREFIX + name, {}, request.SerializeToString(deterministic=True))
+            gate.answer(name, {}, request.SerializeToString(deterministic=True))
         gate.close()
     expected = codes.GATE.code if isinstance(answer, RecordDict) else answer.code
     return sink.codes == [expected] and not any(form in sink.sent for form in forms)

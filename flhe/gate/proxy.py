@@ -50,15 +50,11 @@ class Gate:
         # One thread: of two replies to one message the second must see that the first has left.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="flhe-gate")
 
-    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Answer one request; never raises."""
-        name = path.removeprefix(PREFIX)
-        route = ROUTES.get(name) if path.startswith(PREFIX) else None
-        if route is None:
-            return Answer(404)
+    def answer(self, name: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Answer one request of ROUTES; never raises."""
         try:
             passed = self._caller.check(headers)
-            request = read(route, body, self._delivery.ledger, self._caller.key)
+            request = read(ROUTES[name], body, self._delivery.ledger, self._caller.key)
             self._headers = passed
             return self._answer(name, request, body)
         except (AuthenticationError, StrangeNodeError) as error:
@@ -182,7 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer one request."""
-        route = ROUTES.get(self.path.removeprefix(PREFIX))
+        before, name = self.path[: len(PREFIX)], self.path[len(PREFIX) :]
+        route = ROUTES.get(name) if before == PREFIX else None
         length = self.headers.get("content-length", "")
         if not length.isdecimal() or len(length) > 12 or "transfer-encoding" in self.headers:
             self._refuse(411)
@@ -193,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             body = self.rfile.read(int(length))
             if len(body) == int(length):
-                self._send(self.server.gate.answer(self.path, self.headers, body))  # type: ignore[arg-type]
+                self._send(self.server.gate.answer(name, self.headers, body))  # type: ignore[arg-type]
 
     def _refuse(self, status: int) -> None:
         self.close_connection = True  # its body is not read
@@ -213,23 +210,21 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class GateServer(ThreadingHTTPServer):
-    """Serves `gate` at an address of this machine; `context` is its TLS, None for plain HTTP."""
+    """Serves `gate` at an address of this machine; `context` is its TLS."""
 
     daemon_threads = True
     request_queue_size = MOST
 
-    def __init__(
-        self, address: tuple[str, int], gate: Gate, context: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, address: tuple[str, int], gate: Gate, context: ssl.SSLContext) -> None:
         self.gate = gate
         self._free = threading.Semaphore(MOST)
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
-        if context is not None:  # the handshake is the connection's own thread's
-            self.socket = context.wrap_socket(
-                self.socket, server_side=True, do_handshake_on_connect=False
-            )
+        # The handshake is the connection's own thread's.
+        self.socket = context.wrap_socket(
+            self.socket, server_side=True, do_handshake_on_connect=False
+        )
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection, unless there are too many."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,9 @@ class Settings:
     anywhere: bool = False
 
 
-def serve(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve; raises ConfigError, StoreError: settings or files that cannot be used."""
+@contextmanager
+def listening(settings: Settings) -> Iterator[GateServer]:
+    """Give a gate's server, which listens; ConfigError, StoreError: settings that cannot be used."""
     host, port = _listen(settings.listen, settings.anywhere)
     upstream = Upstream(settings.superlink, settings.root_certificates)
     context = certificate.server_context(settings.keys)
@@ -53,8 +55,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
                 f"--listen {settings.listen}: cannot be opened ({error.strerror}); name a free port"
             ) from None
         with server:
-            say(f"The gate listens on {host}:{server.server_address[1]}")
-            server.serve_forever()
+            yield server
 
 
 def _listen(address: str, anywhere: bool) -> tuple[str, int]:

@@ -44,22 +44,20 @@ class Answer:
 class Upstream:
     """The SuperLink at `address`, HOST:PORT; `root` is the file of the site's CA certificates.
 
-    Without `root` the connection is plain, for tests on one machine. Threads may share it.
+    Threads may share it.
 
     Raises ConfigError: an address or a file that cannot be used.
     """
 
-    def __init__(self, address: str, root: Path | None) -> None:
+    def __init__(self, address: str, root: Path) -> None:
         host, divider, port = address.rpartition(":")
         if not divider or not port.isdecimal() or not host:
             raise ConfigError(f"the SuperLink's address must be HOST:PORT, got {address!r}")
         self._at = host.strip("[]"), int(port)
-        self._context = None
-        if root is not None:
-            try:
-                self._context = ssl.create_default_context(cafile=str(root))
-            except (OSError, ssl.SSLError):
-                raise ConfigError(f"{root}: cannot be read as CA certificates in PEM") from None
+        try:
+            self._context = ssl.create_default_context(cafile=str(root))
+        except OSError:  # includes ssl's own errors
+            raise ConfigError(f"{root}: cannot be read as CA certificates in PEM") from None
         self._trouble = ""
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
@@ -72,7 +70,9 @@ class Upstream:
             if connection is not None:
                 with suppress(*_CLOSED):  # the SuperLink may have closed it meanwhile
                     return self._exchange(connection, name, body, headers)
-            return self._exchange(self._connect(), name, body, headers)
+            host, port = self._at
+            fresh = http.client.HTTPSConnection(host, port, timeout=WAIT_S, context=self._context)
+            return self._exchange(fresh, name, body, headers)
         except (OSError, http.client.HTTPException) as error:
             self._say(getattr(error, "strerror", None) or type(error).__name__)
             return Answer(502)
@@ -82,11 +82,6 @@ class Upstream:
         if why != self._trouble:
             logger.warning("the SuperLink %s:%d does not answer: %s", *self._at, why)
         self._trouble = why
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._context is None:
-            return http.client.HTTPConnection(*self._at, timeout=WAIT_S)
-        return http.client.HTTPSConnection(*self._at, timeout=WAIT_S, context=self._context)
 
     def _exchange(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 from flhe.answer import notes
 from flhe.errors import ConfigError
 from flhe.gate.policy import GatePolicy
-from flhe.gate.run import Settings, serve
+from flhe.gate.run import Settings, listening
 from flhe.node.policy import Policy
 from flhe.provision import node_key
 from flhe.provision.check_tls import check_tls
@@ -24,7 +24,10 @@ def run(settings: Settings) -> None:
     check = check_tls(settings.superlink, settings.root_certificates)
     if check.level != "ok":
         say(f"SuperLink: {check.says}; {check.mend}")
-    serve(settings, say)
+    with listening(settings) as server:
+        host, port, *_ = server.server_address
+        say(f"The gate listens on {host!s}:{port}")
+        server.serve_forever()
 
 
 def of_layout(

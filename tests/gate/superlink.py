@@ -34,15 +34,19 @@ from flwr.proto.message_pb2 import (
 from flwr.proto.run_pb2 import GetRunResponse, Run
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
 
 FAB = "ab" * 32
+NODE = 100
+KEYS = generate_key_pairs()
+"""Those of the SuperNode."""
 
 
 @dataclass
 class SuperLink:
     """Its answers, and what it has received."""
 
-    node: int
+    roots: bytes = b""
     ask: list[Any] = field(default_factory=list)
     down: dict[str, bytes] = field(default_factory=dict)
     pushes: list[PushMessagesRequest] = field(default_factory=list)
@@ -108,8 +112,8 @@ class SuperLink:
 
 
 ANSWERS: dict[str, Callable[[SuperLink, bytes], Any]] = {
-    "register-node": lambda link, _: RegisterNodeFleetResponse(node_id=link.node),
-    "activate-node": lambda link, _: ActivateNodeResponse(node_id=link.node),
+    "register-node": lambda *_: RegisterNodeFleetResponse(node_id=NODE),
+    "activate-node": lambda *_: ActivateNodeResponse(node_id=NODE),
     "deactivate-node": lambda *_: DeactivateNodeResponse(),
     "unregister-node": lambda *_: UnregisterNodeFleetResponse(),
     "send-node-heartbeat": lambda *_: SendNodeHeartbeatResponse(success=True),
@@ -128,9 +132,9 @@ def _ids(tree: ObjectTree) -> set[str]:
 
 
 @contextmanager
-def superlink(node: int, context: ssl.SSLContext | None = None) -> Iterator[SuperLink]:
+def superlink(context: ssl.SSLContext) -> Iterator[SuperLink]:
     """A fake SuperLink that listens."""
-    state = SuperLink(node)
+    state = SuperLink()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -164,11 +168,9 @@ def superlink(node: int, context: ssl.SSLContext | None = None) -> Iterator[Supe
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
     state.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield state
     finally:

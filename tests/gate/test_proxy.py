@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,34 +29,17 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from flhe.errors import StoreError
 from flhe.gate import proxy
-from flhe.gate.delivery import Delivery
-from flhe.gate.ledger import Ledger
-from flhe.gate.policy import GatePolicy
-from flhe.gate.proxy import Gate, GateServer
-from flhe.gate.requests import Caller
+from flhe.gate.run import Settings
 from flhe.gate.spool import ANNOUNCED, Spool
-from flhe.gate.upstream import Upstream
 from flhe.node import audit
 from flhe.node.store import Store
 from flhe.wire import files
 from tests.gate.conftest import Seen
 from tests.gate.replies import PLANTED, Pushed, answering, clear
-from tests.gate.superlink import FAB, SuperLink, superlink
+from tests.gate.superlink import FAB, KEYS, SuperLink
 from tests.patience import PATIENCE_S, until
 
-NODE = 100
-KEYS = generate_key_pairs()
-OWN = public_key_to_bytes(KEYS[1])
 Replies = dict[str, Pushed]
-
-
-def plain(home: Path, site: bytes, port: int, at: int = 0, key: bytes = OWN) -> GateServer:
-    """A gate without TLS that listens, of a site's public key and its SuperNode's."""
-    store = Store(home)
-    upstream = Upstream(f"127.0.0.1:{port}", None)
-    delivery = Delivery(GatePolicy(site), Ledger(store), upstream, store)
-    made = Gate(delivery, Caller(key), Spool(home / "spool"))
-    return GateServer(("127.0.0.1", at), made, None)
 
 
 class Node:
@@ -91,32 +76,16 @@ def ids(tree: Any) -> list[str]:
 def taken(link: SuperLink, at: int, asked: Message) -> Iterator[Node]:
     """A node that has pulled a message."""
     link.give(asked)
-    with http_request_response(f"127.0.0.1:{at}", True, None, KEYS) as connection:
+    with http_request_response(f"127.0.0.1:{at}", False, link.roots, KEYS) as connection:
         site = Node(connection)
         assert site.take() == asked.metadata.message_id
         yield site
 
 
 @pytest.fixture
-def link() -> Iterator[SuperLink]:
-    with superlink(NODE) as made:
-        yield made
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(settings: Settings) -> Path:
     """The gate's directory."""
-    return tmp_path / "gate"
-
-
-@pytest.fixture
-def up(home: Path, policy: GatePolicy, link: SuperLink) -> Iterator[int]:
-    """The port of a gate that listens."""
-    server = plain(home, policy.site, link.port)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield int(server.server_address[1])
-    server.shutdown()
-    server.server_close()
+    return settings.home
 
 
 @pytest.fixture
@@ -285,17 +254,24 @@ def test_a_damaged_announcement_does_not_keep_the_gate_from_starting(
     assert not folder.exists()
 
 
+SERVE = """
+from pathlib import PosixPath
+from flhe.gate.policy import GatePolicy
+from flhe.gate.run import Settings, listening
+with listening({settings}) as server:
+    print(flush=True)
+    server.serve_forever()
+"""
+
+
 @contextmanager
-def process(home: Path, site: bytes, port: int, at: int) -> Iterator[subprocess.Popen[str]]:
+def process(settings: Settings) -> Iterator[subprocess.Popen[str]]:
     """A gate in a process of its own; killed at the end, as when a machine loses power."""
-    server = f"plain(Path({f'{home}'!r}), {site!r}, {port}, {at}, {OWN!r})"
-    code = (
-        f"from tests.gate.test_proxy import *\ns = {server}\nprint(flush=True)\ns.serve_forever()"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as made:
+    words = [sys.executable, "-c", SERVE.format(settings=settings)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as made:
         try:
             assert made.stdout is not None
-            made.stdout.readline()
+            assert made.stdout.readline() == "\n"
             yield made
         finally:
             made.kill()
@@ -303,13 +279,13 @@ def process(home: Path, site: bytes, port: int, at: int) -> Iterator[subprocess.
 
 @pytest.mark.parametrize("when", ["as it takes the reply", "as it pushes"])
 def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
-    link: SuperLink, policy: GatePolicy, seen: Seen, pushed: Replies, home: Path, when: str
+    link: SuperLink, settings: Settings, seen: Seen, pushed: Replies, when: str
 ) -> None:
     """The node is known, what was pushed is kept, and the session up goes on where it had begun."""
     (asked, reply), objects = seen["round"], pushed["round"].objects
     with socket.create_server(("127.0.0.1", 0)) as free:
         at = int(free.getsockname()[1])
-    start = partial(process, home, policy.site, link.port, at)
+    start = partial(process, replace(settings, listen=f"127.0.0.1:{at}"))
     with start() as first, taken(link, at, asked) as site:
         said = message_from_proto(pushed["round"].said)
         wanted, session = site.send(said, pushed["round"].tree, 1.0)
@@ -330,7 +306,7 @@ def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
             rest.join(PATIENCE_S)
     assert link.reply().content == reply.content
     assert len(link.pushes) == 1
-    assert codes(home) == [("passed", None)]
+    assert codes(settings.home) == [("passed", None)]
 
 
 def test_a_reply_that_nobody_comes_for_is_erased(
@@ -357,7 +333,8 @@ def test_a_request_that_goes_on_and_on_loses_its_place(
 ) -> None:
     """One byte before each wait is over would hold it for ever."""
     monkeypatch.setattr(proxy, "REQUEST_S", 0.2)
-    with socket.create_connection(("127.0.0.1", up), PATIENCE_S) as slow:
+    plain = socket.create_connection(("127.0.0.1", up), PATIENCE_S)
+    with ssl._create_unverified_context().wrap_socket(plain) as slow:
         slow.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
         assert slow.recv(1) == b""
 
@@ -376,23 +353,24 @@ def test_a_request_that_goes_on_and_on_loses_its_place(
 def test_another_endpoint_is_refused(
     link: SuperLink, up: int, path: str, body: bytes, status: int
 ) -> None:
-    assert httpx.post(f"http://127.0.0.1:{up}{path}", content=body).status_code == status
+    answer = httpx.post(f"https://127.0.0.1:{up}{path}", content=body, verify=False)
+    assert answer.status_code == status
     assert not link.paths
 
 
-def register(port: int, keys: Any) -> None:
+def register(link: SuperLink, port: int, keys: Any) -> None:
     """One request of a SuperNode, without the client that ends its process on 401."""
     signing = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(*keys)]
-    at = f"127.0.0.1:{port}", True, None
+    at = f"127.0.0.1:{port}", False, link.roots
     with FleetHttpClient.from_server_address(*at, interceptors=signing) as client:
         client.RegisterNode(RegisterNodeFleetRequest(public_key=public_key_to_bytes(keys[1])))
 
 
 def test_another_caller_is_refused(link: SuperLink, up: int) -> None:
     """A process of the same machine that is not the SuperNode reaches nothing."""
-    register(up, KEYS)
+    register(link, up, KEYS)
     with pytest.raises(httpx.HTTPStatusError, match="401"):
-        register(up, generate_key_pairs())
+        register(link, up, generate_key_pairs())
     assert link.paths == ["register-node"]
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
-import threading
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -27,10 +23,8 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
 from flhe.gate import certificate
 from flhe.gate.ledger import Ledger
-from flhe.gate.policy import GatePolicy
-from flhe.gate.proxy import GateServer
 from flhe.gate.requests import HEADERS, ROUTES, Caller, read
-from flhe.gate.run import Settings, serve
+from flhe.gate.run import Settings, listening
 from flhe.gate.spool import Spool
 from flhe.gate.upstream import Upstream
 from flhe.node.store import Store
@@ -38,80 +32,26 @@ from flhe.provision.federation import tls
 from tests.fuzz.mutations import blind
 from tests.gate.conftest import Seen
 from tests.gate.replies import Pushed
-from tests.gate.superlink import SuperLink, superlink
+from tests.gate.superlink import KEYS, NODE, SuperLink
 from tests.gate.test_judge import COUNTS
-from tests.gate.test_proxy import KEYS, NODE, OWN, Node, register
-
-HOST = "127.0.0.1"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A SuperLink's certificate, and the authority that verifies it."""
-    return tls.make(tmp_path_factory.mktemp("tls"), "test", HOST, days=1)
-
-
-@pytest.fixture
-def link(authority: Any) -> Iterator[SuperLink]:
-    """A SuperLink that speaks TLS."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.certificate, authority.key)
-    with superlink(NODE, context) as made:
-        yield made
-
-
-@pytest.fixture
-def settings(tmp_path: Path, policy: GatePolicy, link: SuperLink, authority: Any) -> Settings:
-    certificate.make(tmp_path)
-    at, home = f"{HOST}:{link.port}", tmp_path / "gate"
-    return Settings(home, policy, at, authority.authority, OWN, tmp_path, f"{HOST}:0")
-
-
-@contextmanager
-def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """`serve` in a thread; its port."""
-    servers, said = list[GateServer](), list[str]()
-    listens = threading.Event()
-
-    def note(self: GateServer, interval: float = 0.05) -> None:
-        servers.append(self)
-        listens.set()
-        super(GateServer, self).serve_forever(interval)
-
-    monkeypatch.setattr(GateServer, "serve_forever", note)
-    thread = threading.Thread(target=serve, args=(settings, said.append), daemon=True)
-    thread.start()
-    assert listens.wait(30)
-    try:
-        port = int(servers[0].server_address[1])
-        assert said == [f"The gate listens on {HOST}:{port}"]
-        yield port
-    finally:
-        servers[0].shutdown()
-        thread.join(30)
-        assert not thread.is_alive()
+from tests.gate.test_proxy import Node, register
 
 
 def test_a_reply_passes_over_tls_on_both_sides(
-    settings: Settings, link: SuperLink, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, up: int, link: SuperLink, seen: Seen
 ) -> None:
     """Flower's own client verifies the gate's certificate, the gate the SuperLink's."""
     asked, reply = seen["round"]
     link.give(asked)
-    with served(settings, monkeypatch) as port:
-        root = (settings.keys / certificate.NAME).read_bytes()
-        with http_request_response(f"{HOST}:{port}", False, root, KEYS) as connection:
-            site = Node(connection)
-            site.take()
-            site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
-        with pytest.raises(httpx.TransportError):
-            httpx.get(f"http://{HOST}:{port}/")
-        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            httpx.get(f"https://{HOST}:{port}/")
-        with pytest.raises(ConfigError, match="name a free port"):
-            serve(replace(settings, home=settings.keys / "other", listen=f"{HOST}:{port}"), print)
-        with pytest.raises(FlheError):  # a second gate of one directory
-            serve(settings, print)
+    root = (settings.keys / certificate.NAME).read_bytes()
+    with http_request_response(f"127.0.0.1:{up}", False, root, KEYS) as connection:
+        site = Node(connection)
+        site.take()
+        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://127.0.0.1:{up}/")
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx.get(f"https://127.0.0.1:{up}/")
     assert link.reply().content == reply.content
 
 
@@ -119,7 +59,7 @@ def test_nothing_goes_to_a_superlink_of_another_authority(
     settings: Settings, link: SuperLink, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "other").mkdir()
-    other = tls.make(tmp_path / "other", "test", HOST, days=1)
+    other = tls.make(tmp_path / "other", "test", "127.0.0.1", days=1)
     for roots, status in ((settings.root_certificates, 200), (other.authority, 502)):
         upstream = Upstream(settings.superlink, roots)
         assert upstream.post("send-node-heartbeat", b"", {}).status == status
@@ -158,12 +98,20 @@ def test_a_certificate_lasts_and_a_cut_short_start_is_mended(tmp_path: Path) -> 
     ],
 )
 def test_settings_that_cannot_work(settings: Settings, change: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        serve(replace(settings, **change), print)
+    with pytest.raises(ConfigError, match=says), listening(replace(settings, **change)):
+        pass
+
+
+def test_a_taken_port_and_a_second_gate(settings: Settings, up: int, tmp_path: Path) -> None:
+    other = replace(settings, home=tmp_path / "other", listen=f"127.0.0.1:{up}")
+    for again, says in ((other, "name a free port"), (settings, "another process has held")):
+        with pytest.raises(FlheError, match=says), listening(again):
+            pass
 
 
 # --- requests of a SuperNode: the honest one passes, and no mutant of it ---
 
+OWN = public_key_to_bytes(KEYS[1])
 RUN = 7
 KEY = b"the SuperNode's"
 MESSAGE, PART, FAB = "a" * 64, "b" * 64, "c" * 64
@@ -247,12 +195,11 @@ def test_the_spool_takes_no_mutant_that_is_not_a_tree(ledger: Ledger, tmp_path: 
     assert all(len(name) == 64 for name in names)
 
 
-@pytest.fixture(scope="module")
-def headers() -> dict[str, str]:
+@pytest.fixture
+def headers(link: SuperLink) -> dict[str, str]:
     """Those that Flower's client writes."""
-    with superlink(NODE) as link:
-        register(link.port, KEYS)
-        return dict(link.headers)
+    register(link, link.port, KEYS)
+    return dict(link.headers)
 
 
 @pytest.mark.parametrize("name", HEADERS)

@@ -59,7 +59,7 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     model = sealed(group, tmp_path / "model.flhe")
     site = group.sites[1]
     (name,) = Store(site.home).names("epochs/*")
-    file, home = tmp_path / "a.backup", tmp_path / "restored"
+    file, home, again = tmp_path / "a.backup", tmp_path / "restored", tmp_path / "again"
     said = backup(site.home, file, phrase)
     assert "the model keys of 1 epoch." in said
     assert file.stat().st_mode & 0o777 == 0o600
@@ -71,14 +71,16 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     good("open", model, "--key", home, "--output", tmp_path / "model.npz")
     with np.load(tmp_path / "model.npz") as opened:
         weights = opened["w"]
-    np.testing.assert_array_equal(weights, open_checkpoint(model, site.home).masters["w"])
+    (key,) = (home / "archive").iterdir()
+    for place in (site.home, home, home / "archive", key, tmp_path):
+        np.testing.assert_array_equal(weights, open_checkpoint(model, place).masters["w"])
 
     backup(home, tmp_path / "again.backup", phrase)  # a restored site's has its archive
-    restore(tmp_path / "again.backup", tmp_path / "again", phrase)
-    open_checkpoint(model, tmp_path / "again")
-    (tmp_path / "again" / "archive").rename(tmp_path / "again" / "epochs")
+    restore(tmp_path / "again.backup", again, phrase)
+    open_checkpoint(model, again)
+    (again / "archive").rename(again / "epochs")
     with pytest.raises(ProtocolError):  # somebody puts keys of models where a node looks for keys
-        Epoch.from_bytes(Store(tmp_path / "again").read(name))
+        Epoch.from_bytes(Store(again).read(name))
 
     store = Store(home)
     assert store.names("epochs/*") == []
@@ -95,6 +97,32 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     (fresh,) = store.names("epochs/*")
     assert fresh != name
     np.testing.assert_array_equal(open_checkpoint(model, home).masters["w"], weights)
+
+
+def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:
+    """A backup reads sealed models, and nothing else of what was ever on the wire."""
+    group = Group(tmp_path / "nodes").agree()
+    wire, real = group.parts(), [epoch_of(site) for site in group.sites]
+    file = tmp_path / "backup"
+    backups.backup(group.sites[1].home, file, PHRASE)
+    group.number = 1
+    group.agree()
+    for site in group.sites:
+        answer(group.ask(site, "sync"))
+        assert epoch_of(site).id != real[0].id  # those keys are gone everywhere
+
+    kept = Backup.unseal(file.read_bytes(), PHRASE)
+    assert kept.models == (ModelKey.of(real[1]),)
+    held = bytes(kept.identity.seed) + kept.models[0].to_bytes()
+    for epoch in real:
+        for secret in (epoch.group_key, *(key for key in epoch.pair_keys if key)):
+            assert bytes(secret) not in held
+    scheme = group.terms.for_cohort(3)
+    thief = replace(real[1], group_key=ModelKey.of(real[1]).key)  # what whoever has it can try
+    for part in wire:
+        clear = np.asarray(opener_for(scheme, real[1], part).decrypt(part))
+        read = np.asarray(opener_for(scheme, thief, part).decrypt(part))
+        assert np.mean(clear == read) < 0.5
 
 
 @pytest.fixture
@@ -168,39 +196,3 @@ def test_a_terminal_asks_twice_for_a_new_passphrase(monkeypatch: pytest.MonkeyPa
     for new in (True, False):
         assert key_commands._passphrase(None, new=new) == PHRASE
         assert asked[-1] == {"hide_input": True, "confirmation_prompt": new}
-
-
-# --- what a backup reads: sealed models, and nothing else of what was ever on the wire ---
-
-
-def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:
-    group = Group(tmp_path / "nodes").agree()
-    wire = group.parts()
-    model = sealed(group, tmp_path / "model.flhe")
-    real = [epoch_of(site) for site in group.sites]
-    file, home = tmp_path / "backup", tmp_path / "restored"
-    backups.backup(group.sites[1].home, file, PHRASE)
-    group.number = 1
-    group.agree()
-    for site in group.sites:
-        answer(group.ask(site, "sync"))
-        assert epoch_of(site).id != real[0].id  # those keys are gone everywhere
-
-    kept = Backup.unseal(file.read_bytes(), PHRASE)
-    assert kept.models == (ModelKey.of(real[1]),)
-    held = bytes(kept.identity.seed) + kept.models[0].to_bytes()
-    for epoch in real:
-        for secret in (epoch.group_key, *(key for key in epoch.pair_keys if key)):
-            assert bytes(secret) not in held
-    scheme = group.terms.for_cohort(3)
-    thief = replace(real[1], group_key=ModelKey.of(real[1]).key)  # what whoever has it can try
-    for part in wire:
-        clear = np.asarray(opener_for(scheme, real[1], part).decrypt(part))
-        read = np.asarray(opener_for(scheme, thief, part).decrypt(part))
-        assert np.mean(clear == read) < 0.5
-
-    backups.restore(file, home, PHRASE)
-    for place in (home, home / "archive", tmp_path):
-        assert open_checkpoint(model, place).round == 1
-    (key,) = (home / "archive").iterdir()
-    assert open_checkpoint(model, key).round == 1

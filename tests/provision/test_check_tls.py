@@ -36,7 +36,7 @@ def checked(server: TlsFiles, roots: Path) -> Check:
     """What a server with a certificate is found to be."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server.certificate, server.key)
-    with superlink(1, context) as link:
+    with superlink(context) as link:
         return check_tls(f"127.0.0.1:{link.port}", roots)
 
 
