@@ -28,7 +28,10 @@ sys.path.insert(0, str(ROOT))
 from tests.guards import copy_to, pytest_in  # noqa: E402
 from tests.sites import Site, sites  # noqa: E402
 
-ROOMS = ["keys", "sums", "node", "training", "mods", "schemes", "coding"]
+ROOMS = [
+    *("keys", "sums", "node", "training", "mods", "schemes", "coding"),
+    *("gate", "provision"),
+]
 FOLDERS = [*(f"flhe/{room}" for room in ROOMS), "strategies"]
 SHARED = [
     f"tests/{name}.py" for name in ("test_laws", "test_codec_laws", "strategies/test_round_vectors")
@@ -78,17 +81,13 @@ def judge(place: Path, site: Site) -> dict[str, Any]:
 
 
 def summary(done: list[tuple[Site, dict[str, Any]]]) -> None:
-    """Survivors, and how many were killed of each folder."""
-    for site, outcome in sorted(done, key=lambda one: (one[0].kind, one[0].file, one[0].line)):
+    """Survivors, and how many were killed."""
+    for _, outcome in sorted(done, key=lambda one: (one[0].file, one[0].line)):
         if outcome["verdict"] == "survived":
-            print(f"{site.kind[:-1]} {outcome['diff']}")
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for site, outcome in done:
-        for folder in (Path(site.file).parent.as_posix(), "all"):
-            counts[site.kind, folder, outcome["verdict"]] += 1
-    for kind, folder in sorted({(kind, folder) for kind, folder, _ in counts}):
-        killed, late, alive = (counts[kind, folder, v] for v in ("killed", "time", "survived"))
-        print(f"{kind} {folder}: {killed + late}/{killed + late + alive} killed ({late} by time)")
+            print(outcome["diff"])
+    counts = Counter(outcome["verdict"] for _, outcome in done)
+    killed, late = counts["killed"], counts["time"]
+    print(f"{killed + late} of {len(done)} killed, {late} of them by time")
 
 
 def main() -> int:
@@ -98,7 +97,6 @@ def main() -> int:
     parser.add_argument("--kind", choices=["mutants", "guards"], default="mutants")
     parser.add_argument("--only", default="", help="a folder or file")
     parser.add_argument("--json", type=Path, help="results, taken up again if they are there")
-    parser.add_argument("--list", action="store_true", help="list the sites, run nothing")
     asked = parser.parse_args()
     every = [
         site
@@ -107,10 +105,6 @@ def main() -> int:
         for site in sites(asked.kind, name, file.read_bytes())
     ]
     taken = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
-    if asked.list:
-        for site in taken:
-            print(f"{site.file}:{site.line}: {site.diff((ROOT / site.file).read_bytes())}")
-        return 0
     results: dict[str, dict[str, Any]] = {}
     if asked.json and asked.json.exists():
         results = json.loads(asked.json.read_text(encoding="utf-8"))

@@ -45,7 +45,6 @@ TALK = re.compile(r"log|_?warn|print|echo|say_|note|debug|info|error|add_(row|co
 class Site:
     """One change: bytes `start` to `end` of `file` become `text`."""
 
-    kind: str
     file: str
     line: int
     start: int
@@ -146,7 +145,7 @@ def sites(kind: str, file: str, source: bytes) -> list[Site]:
         for at, text in _guards(node) if kind == "guards" else _mutants(node, returns or ""):
             start = starts[at.lineno - 1] + at.col_offset
             end = starts[at.end_lineno - 1] + at.end_col_offset
-            found.append(Site(kind, file, at.lineno, start, end, text))
+            found.append(Site(file, at.lineno, start, end, text))
         for child in _children(node):
             inside = isinstance(node, ast.FunctionDef) and isinstance(child, ast.stmt)
             visit(child, ast.unparse(node.returns or ast.Tuple([])) if inside else returns)

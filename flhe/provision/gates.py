@@ -6,14 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from flhe.answer import notes
-from flhe.errors import ConfigError
 from flhe.gate.policy import GatePolicy
 from flhe.gate.run import Settings, listening
 from flhe.node.policy import Policy
 from flhe.provision import node_key
 from flhe.provision.check_tls import check_tls
 from flhe.provision.flower_config import parse
-from flhe.provision.site.layout import Layout, current_user
+from flhe.provision.site.layout import Layout
 from flhe.provision.site.start import joined
 
 
@@ -34,11 +33,7 @@ def of_layout(
     layout: Layout, home: Path | None, listen: str, most: int, *, anywhere: bool
 ) -> Settings:
     """Return the settings of the gate of a site, which has joined; ConfigError otherwise."""
-    if layout.gate_user and current_user() != layout.gate_user:
-        raise ConfigError(
-            f"expected user {layout.gate_user}, got another one: sudo -u {layout.gate_user} flhe gate "
-            f"{layout.name}"
-        )
+    layout.check_user(layout.gate_user, "gate")
     address, (_, card) = joined(layout).address, layout.card()
     node = Policy.of_node(parse(f"{layout.settings}"), run_id=0, node_id=0, simulated=False)
     return Settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,26 +90,27 @@ def test_the_command(config: Config) -> None:
 # --- faults, each by itself ---
 
 
-def test_who_else_can_look_in(config: Config, tmp_path: Path) -> None:
-    home = tmp_path / "home-site-a"
-    (home / "identity.key").chmod(0o640)
-    checks = found(config)
-    assert "others may look into" in checks["home"].says
-    assert "consider the keys in it known" in checks["home"].mend
-    assert checks["identity"].level == "fail"
-    (home / "identity.key").chmod(0o600)
-    home.chmod(0o750)
-    assert "home" in fails(config)
-    home.chmod(0o700)
-    tmp_path.chmod(0o777)
-    assert found(config)["path"].says.startswith("other users may write to")
-    tmp_path.chmod(0o1777)
-    assert found(config)["path"].level == "warn"
-    (home / "runs").symlink_to(tmp_path)
-    assert f"{home / 'runs'} is a link" in found(config)["home"].says
-    (home / "runs").unlink()
-    homes.os.mkfifo(home / "runs", 0o600)
-    assert fails(config) == {"home"}
+HOME, KEY = "home-site-a", "home-site-a/identity.key"
+SPOILT: dict[str, tuple[Callable[[Path], object], str, str, str]] = {
+    "open key": (lambda tmp: (tmp / KEY).chmod(0o640), "home", "fail", "others may look into"),
+    "no key for it": (lambda tmp: (tmp / KEY).chmod(0o640), "identity", "fail", "open to others"),
+    "open home": (lambda tmp: (tmp / HOME).chmod(0o750), "home", "fail", "others may look into"),
+    "above it": (lambda tmp: tmp.chmod(0o777), "path", "fail", "other users may write to"),
+    "shared": (lambda tmp: tmp.chmod(0o1777), "path", "warn", "all users share"),
+    "link": (lambda tmp: (tmp / HOME / "runs").symlink_to(tmp), "home", "fail", "runs is a link"),
+    "pipe": (lambda tmp: homes.os.mkfifo(tmp / HOME / "runs", 0o600), "home", "fail", "runs is a"),
+    "no home": (lambda tmp: (tmp / HOME).rename(tmp / "it"), "home", "fail", "flhe site init"),
+    "no key": (lambda tmp: (tmp / KEY).unlink(), "identity", "fail", "flhe keys restore"),
+    "short": (lambda tmp: (tmp / KEY).write_bytes(b"s"), "identity", "fail", "damaged"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_directory_that_is_not_the_nodes_alone(config: Config, tmp_path: Path, what: str) -> None:
+    spoil, name, level, says = SPOILT[what]
+    spoil(tmp_path)
+    check = found(config)[name]
+    assert (check.level, says in f"{check.says}; {check.mend}") == (level, True), check
 
 
 def test_a_link_on_the_way_that_others_can_change(tmp_path: Path) -> None:
@@ -150,19 +151,7 @@ def test_no_room(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found(config)["disk"].level == level
 
 
-def test_no_identity_or_one_that_is_not_listed(config: Config, tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "nowhere")
-    assert {"home", "identity"} <= fails({**config, "flhe-home": nowhere})
-    assert not Path(nowhere).exists()
-    Store(tmp_path / "home-site-d").identity()
-    assert fails({**config, "flhe-home": str(tmp_path / "home-site-d")}) == {"member"}
-    (tmp_path / "home-site-a" / "identity.key").write_bytes(b"short")
-    assert "damaged" in found(config)["identity"].says
-
-
 def test_a_roster_that_is_not_the_agreed_one(config: Config, tmp_path: Path) -> None:
-    assert "roster hash" in fails({**config, "flhe-roster-hash": "00" * 32})
-    assert "roster" in fails({**config, "flhe-roster": str(tmp_path / "no")})
     pinned = made(tmp_path / "more", *ABC, out="../other")
     other = {**config, "flhe-roster": str(tmp_path / "other"), "flhe-roster-hash": pinned}
     assert fails(other) == {"member"}
@@ -180,6 +169,13 @@ def test_a_roster_that_is_not_the_agreed_one(config: Config, tmp_path: Path) -> 
         ("flhe-unpermuted", True, "allows", "warn", "which values were chosen"),
         ("flhe-min-survivors", 0, "survivors", "warn", "each the other's"),
         ("flhe-min-survivors", 4, "survivors", "fail", "the roster has 3 sites"),
+        ("flhe-roster-hash", "00" * 32, "roster hash", "fail", "compare the words"),
+        ("flhe-roster", "/no/such/file", "roster", "fail", "cannot be read"),
+        ("flhe-roster", 7, "roster", "fail", "put the value in quotes"),
+        ("flhe-home", 7, "home", "fail", "is not set"),
+        ("flhe-home", __file__, "home", "fail", "is not a directory"),
+        ("flhe-schemes", 7, "policy", "fail", "flhe-schemes"),
+        ("flhe-leave", True, "leave", "warn", "gives up its keys"),
         ("flhe-zzz", 1, "settings", "fail", "flhe-zzz"),
         ("flhe-min-surviors", 3, "settings", "fail", "did you mean flhe-min-survivors?"),
         ("flhe-schemes", "sash", "schemes", "fail", "none is allowed"),

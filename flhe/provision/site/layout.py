@@ -134,12 +134,11 @@ class Layout:
             os.chown(path, 0, pwd.getpwnam(self.user).pw_gid)
             path.chmod(0o640)
 
-    def check_user(self, command: str) -> None:
-        """Raise ConfigError unless the node's user runs this, where there is one."""
-        if self.user is not None and current_user() != self.user:
+    def check_user(self, user: str | None, command: str) -> None:
+        """Raise ConfigError unless that user runs this, where there is one."""
+        if user is not None and current_user() != user:
             raise ConfigError(
-                f"expected user {self.user}, got another one: sudo -u {self.user} flhe {command} "
-                f"{self.name}"
+                f"expected user {user}, got another one: sudo -u {user} flhe {command} {self.name}"
             )
 
     @contextmanager

@@ -86,7 +86,7 @@ def start(layout: Layout, gate: str, port: int, *, foreground: bool) -> Answer:
         return Answer(
             {"command": line, "log": log}, f"Start the node as a service:\n   {line}\n   {log}"
         )
-    layout.check_user("site start --foreground")
+    layout.check_user(layout.user, "site start --foreground")
     _await(gate)
     found = examine(layout, gate)
     if any(check.level == "fail" for check in found):

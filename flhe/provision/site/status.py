@@ -47,7 +47,7 @@ def status(layout: Layout) -> Answer:
 
 def serve(layout: Layout, port: int) -> None:
     """Serve the page until Ctrl-C; ConfigError for another user than the node's, root included."""
-    layout.check_user("site status --page")
+    layout.check_user(layout.user, "site status --page")
     state_of(layout)  # an error here, and not in the browser
     listening, url = page.server(lambda: state_of(layout), port)
     notes().print(
