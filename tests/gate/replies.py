@@ -6,7 +6,9 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -20,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 
 from flhe.gate.judge import Verdict, judge
 from flhe.gate.policy import GatePolicy
+from flhe.keys.identity import Identity
 from flhe.mods import HEMod, records
 from flhe.node.store import Store
 from flhe.training.query import Query
@@ -58,7 +61,40 @@ def asking(content: RecordDict, node: int, kind: str = "train") -> Message:
     return message
 
 
-def record(path: Path) -> tuple[GatePolicy, dict[str, tuple[Message, Message]]]:
+@dataclass
+class Recorded:
+    """A site's identity, its gate's policy, and the requests and replies of each stage."""
+
+    identity: Identity
+    policy: GatePolicy
+    seen: dict[str, tuple[Message, Message]]
+
+    @cached_property
+    def pushed(self) -> dict[str, Pushed]:
+        """Its replies, as its SuperNode pushes them."""
+        messages = self.seen.items()
+        return {stage: self.answering(stage, reply.content) for stage, (_, reply) in messages}
+
+    def answering(
+        self,
+        stage: str,
+        answer: RecordDict | Error,
+        change: Callable[[Message], None] = lambda _: None,
+    ) -> Pushed:
+        """An app's own reply, without HEMod."""
+        asked, _ = self.seen[stage]
+        return answering(asked, answer, change)
+
+    def adding(self, stage: str, name: str, record: Any) -> Pushed:
+        """A reply with one record more, or another one."""
+        return self.answering(stage, RecordDict({**self.seen[stage][1].content, name: record}))
+
+    def why(self, reply: Pushed) -> str:
+        """Why the gate stops a reply; "" if it passes."""
+        return reply.verdict(self.policy).reason
+
+
+def record(path: Path) -> Recorded:
     """The first member's replies to a federation's stages, and its gate's policy."""
     group, seen = Group(path), dict[Path, dict[str, tuple[Message, Message]]]()
 
@@ -80,7 +116,7 @@ def record(path: Path) -> tuple[GatePolicy, dict[str, tuple[Message, Message]]]:
         asked = query(path)
     identity = Store(first.home).identity()
     replies = {stage: seen[asked.home][stage] for stage in ("query", "total")}
-    return GatePolicy(identity.public), seen[first.home] | replies
+    return Recorded(identity, GatePolicy(identity.public), seen[first.home] | replies)
 
 
 def query(path: Path) -> Site:

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -22,10 +21,8 @@ from flhe.gate.objects import MAX_OBJECT, object_id, write
 from flhe.gate.policy import FIELDS, GatePolicy
 from flhe.keys.identity import Identity
 from flhe.mods import records
-from flhe.node.store import Store
 from tests.fuzz.mutations import blind
-from tests.gate.conftest import Seen
-from tests.gate.replies import PLANTED, Pushed, answering, asking, clear
+from tests.gate.replies import PLANTED, Pushed, Recorded, answering, asking, clear
 
 STAGES = (
     *("advertise", "share", "confirm", "round", "sync", "evaluate", "checkpoint", "status"),
@@ -36,19 +33,19 @@ COUNTS = (MUTANTS, pytest.param(10_000, marks=pytest.mark.sweep))
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_signed_reply_passes(policy: GatePolicy, pushed: dict[str, Pushed], stage: str) -> None:
-    verdict = pushed[stage].verdict(policy)
+def test_a_signed_reply_passes(site: Recorded, stage: str) -> None:
+    reply = site.pushed[stage]
+    verdict = reply.verdict(site.policy)
     assert (verdict.reason, verdict.detail) == ("", "")
     assert verdict.tree is not None
-    assert {*verdict.tree.below, pushed[stage].tree.object_id} == set(pushed[stage].objects)
+    assert {*verdict.tree.below, reply.tree.object_id} == set(reply.objects)
 
 
-def test_another_sites_reply_does_not_pass(policy: GatePolicy, pushed: dict[str, Pushed]) -> None:
+def test_another_sites_reply_does_not_pass(site: Recorded) -> None:
     """Nor one to another message."""
     other = GatePolicy(Identity.generate().public)
-    assert {p.verdict(other).reason for p in pushed.values()} == {"signature"}
-    mixed = replace(pushed["round"], asked=pushed["sync"].asked)
-    assert mixed.verdict(policy).reason == "metadata"
+    assert {reply.verdict(other).reason for reply in site.pushed.values()} == {"signature"}
+    assert site.why(replace(site.pushed["round"], asked=site.pushed["sync"].asked)) == "metadata"
 
 
 # --- apps that answer by themselves ---
@@ -75,24 +72,22 @@ HIDDEN: dict[str, tuple[RecordDict | Error, str]] = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_an_app_without_the_mod_gets_nothing_out(policy: GatePolicy, seen: Seen, name: str) -> None:
+def test_an_app_without_the_mod_gets_nothing_out(site: Recorded, name: str) -> None:
     answer, reason = HIDDEN[name]
-    verdict = answering(seen["round"][0], answer).verdict(policy)
+    verdict = site.answering("round", answer).verdict(site.policy)
     assert (verdict.tree, verdict.reason) == (None, reason)
     assert verdict.code == (2 if name == "error" else 1033)
 
 
 @pytest.mark.parametrize("name", ["message_type", "group_id", "run_id", "dst_task_id"])
-def test_a_reply_with_other_metadata_does_not_pass(
-    policy: GatePolicy, seen: Seen, name: str
-) -> None:
-    asked, reply = seen["round"]
+def test_a_reply_with_other_metadata_does_not_pass(site: Recorded, name: str) -> None:
+    _, reply = site.seen["round"]
     value = NAME if isinstance(getattr(reply.metadata, name), str) else 4711
 
     def change(made: Message) -> None:
         made.metadata.__dict__[f"_{name}"] = value
 
-    assert answering(asked, reply.content, change).verdict(policy).reason == "metadata"
+    assert site.why(site.answering("round", reply.content, change)) == "metadata"
 
 
 def boxed(shape: int, stype: str) -> ArrayRecord:
@@ -116,46 +111,37 @@ ADDED: dict[str, tuple[str, ArrayRecord | ConfigRecord | MetricRecord, str]] = {
 
 
 @pytest.mark.parametrize("name", ADDED)
-def test_a_record_beside_the_sealed_ones_does_not_pass(
-    policy: GatePolicy, seen: Seen, name: str
-) -> None:
-    asked, reply = seen["status"]
+def test_a_record_beside_the_sealed_ones_does_not_pass(site: Recorded, name: str) -> None:
     record, content, reason = ADDED[name]
-    made = RecordDict({**reply.content, record: content})
-    assert answering(asked, made).verdict(policy).reason == reason
+    assert site.why(site.adding("status", record, content)) == reason
 
 
-def test_the_fields_their_signature_and_the_order_of_records(
-    policy: GatePolicy, seen: Seen
-) -> None:
-    asked, reply = seen["status"]
-    own = ConfigRecord({**reply.content[records.REPLY], "note": b"4711"})
-    assert answering(asked, RecordDict({records.REPLY: own})).verdict(policy).reason == "field"
+def test_the_fields_their_signature_and_the_order_of_records(site: Recorded) -> None:
+    own = ConfigRecord({**site.seen["status"][1].content[records.REPLY], "note": b"4711"})
+    assert site.why(site.adding("status", records.REPLY, own)) == "field"
     del own["note"], own["signed"]
-    assert answering(asked, RecordDict({records.REPLY: own})).verdict(policy).reason == "unsigned"
-    asked, reply = seen["round"]
+    assert site.why(site.adding("status", records.REPLY, own)) == "unsigned"
+    _, reply = site.seen["round"]
     turned = RecordDict(dict(reversed(list(reply.content.items()))))
-    assert answering(asked, turned).verdict(policy).reason == "signature"
+    assert site.why(site.answering("round", turned)) == "signature"
 
 
 # --- the tree ---
 
 
-def test_an_object_beside_the_tree_does_not_leave(
-    policy: GatePolicy, pushed: dict[str, Pushed]
-) -> None:
-    found = copy.deepcopy(pushed["status"])
+def test_an_object_beside_the_tree_does_not_leave(site: Recorded) -> None:
+    found = copy.deepcopy(site.pushed["status"])
     content = write("ArrayChunk", (), PLANTED.tobytes())
     found.objects[object_id(content)] = content
     found.tree.children.append(ObjectTree(object_id=object_id(content)))
-    assert found.verdict(policy).reason == "malformed"
-    found.tree.CopyFrom(pushed["status"].tree)
+    assert site.why(found) == "malformed"
+    found.tree.CopyFrom(site.pushed["status"].tree)
     place = found.tree.children[0]
     place.children.append(ObjectTree(object_id=object_id(content)))
-    assert found.verdict(policy).reason == "malformed"
+    assert site.why(found) == "malformed"
     for _ in range(90):  # a deep one
         place = place.children.add(object_id="0" * 64)
-    assert found.verdict(policy).reason == "malformed"
+    assert site.why(found) == "malformed"
 
 
 def rewritten(pushed: Pushed, old: str, content: bytes) -> Pushed:
@@ -182,33 +168,31 @@ def rewritten(pushed: Pushed, old: str, content: bytes) -> Pushed:
     return found
 
 
-def test_json_with_spaces_does_not_pass(policy: GatePolicy, pushed: dict[str, Pushed]) -> None:
+def test_json_with_spaces_does_not_pass(site: Recorded) -> None:
     """The control: the same rewriting without a change passes."""
-    reply = pushed["round"]
+    reply = site.pushed["round"]
     old = reply.tree.children[0].object_id
     content = reply.objects[old]
     body = content.partition(b"\0")[2]
-    assert rewritten(reply, old, content).verdict(policy).reason == ""
+    assert site.why(rewritten(reply, old, content)) == ""
     children = tuple(child.object_id for child in reply.tree.children[0].children)
     spaced = write("RecordDict", children, json.dumps(json.loads(body), indent=1).encode())
-    verdict = rewritten(reply, old, spaced).verdict(policy)
+    verdict = rewritten(reply, old, spaced).verdict(site.policy)
     assert (verdict.reason, verdict.tree) == ("malformed", None)
 
 
 # --- the limit ---
 
 
-def test_an_app_that_takes_the_identity_passes(policy: GatePolicy, seen: Seen, place: Path) -> None:
+def test_an_app_that_takes_the_identity_passes(site: Recorded) -> None:
     """It signs an update in clear as if it were ciphertext; docs/gate.md says so."""
-    asked, reply = seen["status"]
+    asked, reply = site.seen["status"]
     made = RecordDict({name: copy.deepcopy(record) for name, record in reply.content.items()})
     array = Array("uint8", (16,), records.SEALED, PLANTED.tobytes())
     made[records.UPDATE] = ArrayRecord({"0000": array})
-    assert answering(asked, made).verdict(policy).reason == "signature"
-    identities = [Store(path.parent).identity() for path in place.glob("*/identity.key")]
-    [own] = [identity for identity in identities if identity.public == policy.site]
-    records.sign(own, asked, made)
-    assert answering(asked, made).verdict(policy).reason == ""
+    assert site.why(answering(asked, made)) == "signature"
+    records.sign(site.identity, asked, made)
+    assert site.why(answering(asked, made)) == ""
 
 
 # --- long replies ---
@@ -233,13 +217,10 @@ def test_a_reply_above_the_longest_object_passes_in_pieces(megabytes: int) -> No
     assert rewritten(pushed, old, bytes(body)).verdict(own).reason == "signature"
 
 
-def test_a_short_reply_that_names_one_chunk_again_and_again_is_too_long(
-    policy: GatePolicy, seen: Seen
-) -> None:
+def test_a_short_reply_that_names_one_chunk_again_and_again_is_too_long(site: Recorded) -> None:
     """It would occupy the gate for as long as it likes: what an object costs counts at each place."""
-    asked, _ = seen["status"]
     array = Array("uint8", (1,), records.SEALED, os.urandom(1 << 20))
-    made = answering(asked, RecordDict({"a": ArrayRecord({"w": array})}))
+    made = site.answering("status", RecordDict({"a": ArrayRecord({"w": array})}))
     old = next(name for name, data in made.objects.items() if data.startswith(b"Array "))
     chunk = next(name for name, data in made.objects.items() if data.startswith(b"ArrayChunk "))
     body = made.objects[old].split(b"\0")[1]
@@ -252,7 +233,7 @@ def test_a_short_reply_that_names_one_chunk_again_and_again_is_too_long(
         count += 1
         return found.objects[named]
 
-    policy = replace(policy, max_bytes=20 << 20)
+    policy = replace(site.policy, max_bytes=20 << 20)
     verdict = judge(policy, found.asked, found.said, found.tree, read, time.time())
     assert verdict.reason == "size"
     assert count < 30
@@ -287,10 +268,9 @@ def mutants_pass(policy: GatePolicy, pushed: Pushed, seed: int) -> bool:
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("stage", STAGES)
-def test_no_mutant_passes(
-    policy: GatePolicy, pushed: dict[str, Pushed], stage: str, count: int
-) -> None:
-    assert not any(mutants_pass(policy, pushed[stage], seed) for seed in range(count))
+def test_no_mutant_passes(site: Recorded, stage: str, count: int) -> None:
+    reply = site.pushed[stage]
+    assert not any(mutants_pass(site.policy, reply, seed) for seed in range(count))
 
 
 ANY = st.one_of(
@@ -301,15 +281,13 @@ ANY = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(name=st.text(), field=st.text(), value=ANY)
 def test_no_record_of_an_apps_own_passes(
-    policy: GatePolicy, seen: Seen, name: str, field: str, value: object
+    site: Recorded, name: str, field: str, value: object
 ) -> None:
-    asked, reply = seen["status"]
-    made = RecordDict({**reply.content, name: ConfigRecord({field: value})})  # type: ignore[dict-item]
     try:
-        found = answering(asked, made)
+        found = site.adding("status", name, ConfigRecord({field: value}))  # type: ignore[dict-item]
     except ValueError:  # Flower refuses it first
         return
-    assert found.verdict(policy).tree is None
+    assert found.verdict(site.policy).tree is None
 
 
 def test_a_member_of_masking_keys_has_no_share_for_itself() -> None:

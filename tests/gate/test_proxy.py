@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,9 @@ from flhe.gate.spool import ANNOUNCED, Spool
 from flhe.node import audit
 from flhe.node.store import Store
 from flhe.wire import files
-from tests.gate.conftest import Seen
-from tests.gate.replies import PLANTED, Pushed, answering, clear
+from tests.gate.replies import PLANTED, Pushed, Recorded, clear
 from tests.gate.superlink import FAB, KEYS, SuperLink
 from tests.patience import PATIENCE_S, until
-
-Replies = dict[str, Pushed]
 
 
 class Node:
@@ -72,146 +69,140 @@ def ids(tree: Any) -> list[str]:
     return [part for child in tree.children for part in ids(child)] + [tree.object_id]
 
 
-@contextmanager
-def taken(link: SuperLink, at: int, asked: Message) -> Iterator[Node]:
-    """A node that has pulled a message."""
-    link.give(asked)
-    with http_request_response(f"127.0.0.1:{at}", False, link.roots, KEYS) as connection:
-        site = Node(connection)
-        assert site.take() == asked.metadata.message_id
-        yield site
+@dataclass
+class Way:
+    """A gate between a SuperNode and a SuperLink, and a site's replies."""
+
+    link: SuperLink
+    home: Path
+    up: int
+    """The gate's port."""
+    site: Recorded
+
+    @contextmanager
+    def taken(self, stage: str, port: int = 0) -> Iterator[Node]:
+        """A node that has pulled a stage's message, through the gate or else from a port."""
+        asked, at = self.site.seen[stage][0], f"127.0.0.1:{port or self.up}"
+        self.link.give(asked)
+        with http_request_response(at, False, self.link.roots, KEYS) as connection:
+            node = Node(connection)
+            assert node.take() == asked.metadata.message_id
+            yield node
+
+    def push(self, stage: str) -> Message:
+        """A node takes a stage's message and pushes its reply, which is returned."""
+        with self.taken(stage) as node:
+            node.push(self.site.pushed[stage])
+        return self.site.seen[stage][1]
+
+    def codes(self) -> list[tuple[str, int | None]]:
+        """Answers and codes of the gate's log."""
+        return [(e.answer, e.code) for e in audit.last(Store(self.home), 50) if e is not None]
+
+    def spool(self) -> list[Path]:
+        return list((self.home / "spool").iterdir())
 
 
 @pytest.fixture
-def home(settings: Settings) -> Path:
-    """The gate's directory."""
-    return settings.home
-
-
-@pytest.fixture
-def push(link: SuperLink, up: int, seen: Seen, pushed: Replies) -> Callable[[str], Message]:
-    """A node takes a stage's message and pushes its reply, which is returned."""
-
-    def push(stage: str) -> Message:
-        with taken(link, up, seen[stage][0]) as site:
-            site.push(pushed[stage])
-        return seen[stage][1]
-
-    return push
-
-
-Push = Callable[[str], Message]
-
-
-def codes(home: Path) -> list[tuple[str, int | None]]:
-    return [(e.answer, e.code) for e in audit.last(Store(home), 50) if e is not None]
+def way(link: SuperLink, settings: Settings, up: int, site: Recorded) -> Way:
+    return Way(link, settings.home, up, site)
 
 
 @pytest.mark.parametrize("stage", ["round", "status", "share"])
-def test_a_signed_reply_arrives_whole(link: SuperLink, push: Push, home: Path, stage: str) -> None:
-    reply, arrived = push(stage), link.reply()
+def test_a_signed_reply_arrives_whole(way: Way, stage: str) -> None:
+    reply, arrived = way.push(stage), way.link.reply()
     assert arrived.content == reply.content
     said, expected = arrived.metadata, reply.metadata
     for name in ("run_id", "src_node_id", "dst_node_id", "reply_to_message_id", "group_id"):
         assert getattr(said, name) == getattr(expected, name)
     assert said.created_at != expected.created_at  # the gate's own clock
-    assert not link.pushes[0].clientapp_runtime_list
-    assert codes(home) == [("passed", None)]
-    assert not list((home / "spool").iterdir())
+    assert not way.link.pushes[0].clientapp_runtime_list
+    assert (way.codes(), way.spool()) == ([("passed", None)], [])
 
 
 def _regroup(made: Message) -> None:
     made.metadata.__dict__["_group_id"] = PLANTED.tobytes().hex()
 
 
-HIDDEN: dict[str, Callable[[Message], Pushed]] = {
-    "clear": lambda asked: answering(asked, clear()),
-    "error": lambda asked: answering(asked, Error(2, f"sorry {PLANTED.tobytes()!r}")),
-    "code": lambda asked: answering(asked, Error(4711, PLANTED.tobytes().hex())),
-    "group": lambda asked: answering(asked, RecordDict(), _regroup),
+HIDDEN: dict[str, tuple[RecordDict | Error, Callable[[Message], None]]] = {
+    "clear": (clear(), lambda _: None),
+    "error": (Error(2, f"sorry {PLANTED.tobytes()!r}"), lambda _: None),
+    "code": (Error(4711, PLANTED.tobytes().hex()), lambda _: None),
+    "group": (RecordDict(), _regroup),
 }
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_nothing_in_clear_goes_beyond_the_gate(
-    link: SuperLink, up: int, seen: Seen, home: Path, name: str
-) -> None:
+def test_nothing_in_clear_goes_beyond_the_gate(way: Way, name: str) -> None:
     """The same search finds it where there is no gate."""
-    asked = seen["round"][0]
     raw, text = PLANTED.tobytes(), repr(PLANTED.tobytes())[2:-1].encode()
-    for port in (up, link.port):
-        link.bytes_in.clear()
-        with taken(link, port, asked) as site:
-            site.push(HIDDEN[name](asked))
-        found = any(form in link.bytes_in for form in (raw, text, raw.hex().encode()))
-        assert found == (port == link.port)
-        reply = link.reply()
+    for port in (way.up, way.link.port):
+        way.link.bytes_in.clear()
+        with way.taken("round", port) as node:
+            node.push(way.site.answering("round", *HIDDEN[name]))
+        found = any(form in way.link.bytes_in for form in (raw, text, raw.hex().encode()))
+        assert found == (port == way.link.port)
+        reply = way.link.reply()
         if not found:
             assert reply.error.code == (2 if name == "error" else 1033)
             assert reply.error.reason in ("flower/2", "flhe/gate")
-            assert codes(home) == [("refused", 1033)]
+            assert way.codes() == [("refused", 1033)]
 
 
-def test_a_second_answer_to_a_message_does_not_leave(
-    link: SuperLink, up: int, seen: Seen, pushed: Replies, home: Path
-) -> None:
-    asked, _ = seen["status"]
-    with taken(link, up, asked) as site:
-        site.push(pushed["status"])
+def test_a_second_answer_to_a_message_does_not_leave(way: Way) -> None:
+    with way.taken("status") as node:
+        node.push(way.site.pushed["status"])
         with pytest.raises(RunNotRunningException):
-            site.push(answering(asked, Error(1, "again")))
-        site.push(pushed["status"])  # as after a lost answer
-    assert len(link.pushes) == 1
-    assert codes(home) == [("passed", None), ("refused", 1033)]
+            node.push(way.site.answering("status", Error(1, "again")))
+        node.push(way.site.pushed["status"])  # as after a lost answer
+    assert len(way.link.pushes) == 1
+    assert way.codes() == [("passed", None), ("refused", 1033)]
 
 
 @pytest.mark.parametrize("how", ["fails for a while", "slow"])
 def test_a_superlink_that_fails_for_a_while_or_is_slow_gets_the_reply(
-    link: SuperLink, push: Push, how: str, monkeypatch: pytest.MonkeyPatch
+    way: Way, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow delivery ends while the SuperNode comes again."""
     if how == "slow":
         monkeypatch.setattr(proxy, "PATIENCE_S", 0.0)
     else:
-        link.failing.update({"push-messages": 1, "push-object": 1})
-        link.losing = 1
-    assert push("round").content == link.reply().content
-    assert len(link.pushes) == 1  # a ServerApp that has pulled it takes no second announcement
+        way.link.failing.update({"push-messages": 1, "push-object": 1})
+        way.link.losing = 1
+    assert way.push("round").content == way.link.reply().content
+    assert len(way.link.pushes) == 1  # a ServerApp that has pulled it takes no second announcement
 
 
 def test_a_session_that_ended_before_the_gate_went_on_is_logged(
-    link: SuperLink, push: Push, caplog: pytest.LogCaptureFixture
+    way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
-    link.failing["push-object"] = 1 << 30
+    way.link.failing["push-object"] = 1 << 30
 
     def end() -> None:
-        until(lambda: link.paths.count("push-object") > 0)
-        link.pending.clear()
-        link.failing.clear()
+        until(lambda: way.link.paths.count("push-object") > 0)
+        way.link.pending.clear()
+        way.link.failing.clear()
 
     ending = threading.Thread(target=end)
     ending.start()
-    push("status")
+    way.push("status")
     ending.join(PATIENCE_S)
-    assert not link.objects
+    assert not way.link.objects
     assert "goes on without this site" in caplog.text
 
 
-def test_a_reply_that_the_superlink_does_not_want_has_not_passed(
-    link: SuperLink, up: int, seen: Seen, pushed: Replies, home: Path
-) -> None:
-    asked, _ = seen["status"]
-    with taken(link, up, asked) as site:
-        link.answered.add(asked.metadata.message_id)
+def test_a_reply_that_the_superlink_does_not_want_has_not_passed(way: Way) -> None:
+    with way.taken("status") as node:
+        way.link.answered.add(way.site.seen["status"][0].metadata.message_id)
         with pytest.raises(RunNotRunningException):
-            site.push(pushed["status"])
-    assert not link.objects
-    assert codes(home) == [("refused", 1033)]
-    assert "(status 403)" in (home / "errors.log").read_text()
+            node.push(way.site.pushed["status"])
+    assert not way.link.objects
+    assert way.codes() == [("refused", 1033)]
+    assert "(status 403)" in (way.home / "errors.log").read_text()
 
 
 def test_a_disk_that_is_full_for_a_moment_costs_no_reply(
-    link: SuperLink, push: Push, monkeypatch: pytest.MonkeyPatch
+    way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the gate could not begin does not stand in the way when the SuperNode comes again."""
     honest, failed = files.create, list[Path]()
@@ -223,20 +214,18 @@ def test_a_disk_that_is_full_for_a_moment_costs_no_reply(
         return honest(path, data)
 
     monkeypatch.setattr(files, "create", full)
-    assert push("status").content == link.reply().content
+    assert way.push("status").content == way.link.reply().content
     assert failed
 
 
-def test_a_disk_that_stays_full_costs_no_message(
-    link: SuperLink, push: Push, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_stays_full_costs_no_message(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """The SuperLink gives each message once: the node must get it, and the answer must leave."""
 
     def full(*_: object) -> None:
         raise StoreError("No space left on device")
 
     monkeypatch.setattr(Store, "write", full)
-    assert push("status").content == link.reply().content
+    assert way.push("status").content == way.link.reply().content
 
 
 @pytest.mark.parametrize(
@@ -279,20 +268,20 @@ def process(settings: Settings) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("when", ["as it takes the reply", "as it pushes"])
 def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
-    link: SuperLink, settings: Settings, seen: Seen, pushed: Replies, when: str
+    link: SuperLink, settings: Settings, site: Recorded, when: str
 ) -> None:
     """The node is known, what was pushed is kept, and the session up goes on where it had begun."""
-    (asked, reply), objects = seen["round"], pushed["round"].objects
+    pushed = site.pushed["round"]
     with socket.create_server(("127.0.0.1", 0)) as free:
-        at = int(free.getsockname()[1])
-    start = partial(process, replace(settings, listen=f"127.0.0.1:{at}"))
-    with start() as first, taken(link, at, asked) as site:
-        said = message_from_proto(pushed["round"].said)
-        wanted, session = site.send(said, pushed["round"].tree, 1.0)
+        way = Way(link, settings.home, int(free.getsockname()[1]), site)
+    start = partial(process, replace(settings, listen=f"127.0.0.1:{way.up}"))
+    with start() as first, way.taken("round") as node:
+        wanted, session = node.send(message_from_proto(pushed.said), pushed.tree, 1.0)
         *early, last = sorted(wanted)
         for name in early:
-            site.push_object(7, session, name, objects[name])
-        rest = threading.Thread(target=site.push_object, args=(7, session, last, objects[last]))
+            node.push_object(7, session, name, pushed.objects[name])
+        end = (7, session, last, pushed.objects[last])
+        rest = threading.Thread(target=node.push_object, args=end)
         if when == "as it pushes":
             link.failing["push-object"] = 1 << 30
             rest.start()
@@ -304,25 +293,19 @@ def test_a_gate_that_is_killed_in_the_middle_of_a_reply_loses_nothing(
             if when != "as it pushes":
                 rest.start()
             rest.join(PATIENCE_S)
-    assert link.reply().content == reply.content
+    assert link.reply().content == site.seen["round"][1].content
     assert len(link.pushes) == 1
-    assert codes(settings.home) == [("passed", None)]
+    assert way.codes() == [("passed", None)]
 
 
-def test_a_reply_that_nobody_comes_for_is_erased(
-    link: SuperLink,
-    up: int,
-    seen: Seen,
-    pushed: Replies,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with taken(link, up, seen["round"][0]) as site:
-        site.send(message_from_proto(pushed["round"].said), pushed["round"].tree, 1.0)
-        assert len(list((home / "spool").iterdir())) == 1
+def test_a_reply_that_nobody_comes_for_is_erased(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed = way.site.pushed["round"]
+    with way.taken("round") as node:
+        node.send(message_from_proto(pushed.said), pushed.tree, 1.0)
+        assert len(way.spool()) == 1
         monkeypatch.setattr(proxy, "ABANDONED_S", 0.0)
-        until(lambda: not list((home / "spool").iterdir()))
-    assert not link.pushes
+        until(lambda: not way.spool())
+    assert not way.link.pushes
 
 
 # --- requests ---
@@ -374,17 +357,17 @@ def test_another_caller_is_refused(link: SuperLink, up: int) -> None:
     assert link.paths == ["register-node"]
 
 
-def test_an_id_that_did_not_come_down_does_not_go_up(link: SuperLink, up: int, seen: Seen) -> None:
+def test_an_id_that_did_not_come_down_does_not_go_up(way: Way) -> None:
     named = PLANTED.tobytes().hex() * 2
-    with taken(link, up, seen["status"][0]) as site:
-        before = len(link.paths)
+    with way.taken("status") as node:
+        before = len(way.link.paths)
         for ask in (
-            partial(site.pull_object, 7, named),
-            partial(site.confirm, 7, named),
-            partial(site.get_run, 4711),
-            partial(site.get_fab, named, 7),
+            partial(node.pull_object, 7, named),
+            partial(node.confirm, 7, named),
+            partial(node.get_run, 4711),
+            partial(node.get_fab, named, 7),
         ):
             with pytest.raises(httpx.HTTPStatusError, match="400"):
                 ask()
-        assert len(link.paths) == before
-    assert named.encode() not in link.bytes_in
+        assert len(way.link.paths) == before
+    assert named.encode() not in way.link.bytes_in

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from cryptography import x509
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
-from flwr.common.serde_utils import metadata_to_proto
 from flwr.proto import node_pb2
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
@@ -30,24 +29,23 @@ from flhe.gate.upstream import Upstream
 from flhe.node.store import Store
 from flhe.provision.federation import tls
 from tests.fuzz.mutations import blind
-from tests.gate.conftest import Seen
-from tests.gate.replies import Pushed
+from tests.gate.replies import Recorded
 from tests.gate.superlink import KEYS, NODE, SuperLink
 from tests.gate.test_judge import COUNTS
 from tests.gate.test_proxy import Node, register
 
 
 def test_a_reply_passes_over_tls_on_both_sides(
-    settings: Settings, up: int, link: SuperLink, seen: Seen
+    settings: Settings, up: int, link: SuperLink, site: Recorded
 ) -> None:
     """Flower's own client verifies the gate's certificate, the gate the SuperLink's."""
-    asked, reply = seen["round"]
+    asked, reply = site.seen["round"]
     link.give(asked)
     root = (settings.keys / certificate.NAME).read_bytes()
     with http_request_response(f"127.0.0.1:{up}", False, root, KEYS) as connection:
-        site = Node(connection)
-        site.take()
-        site.push(Pushed.of(metadata_to_proto(asked.metadata), reply))
+        node = Node(connection)
+        node.take()
+        node.push(site.pushed["round"])
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://127.0.0.1:{up}/")
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
