@@ -13,9 +13,8 @@ from flhe.keys.identity import Identity
 from flhe.node import witness
 from flhe.node.backup import ARCHIVE
 from flhe.node.policy import Policy
-from flhe.node.store import Store
 from flhe.provision.checks import Check, Checks
-from flhe.provision.sites import IDENTITY, how_to_make
+from flhe.provision.sites import existing, how_to_make
 
 LEAST_FREE, FEW_FREE = 64 << 20, 1 << 30
 """Bytes below which a node cannot work, and below which large models may not fit."""
@@ -36,13 +35,11 @@ def check_home(home: Path) -> Checks:
 
 def identity_in(home: Path) -> tuple[Identity | None, Check]:
     """Return the identity, if it can be read, and its check; none is created."""
-    if not (home / IDENTITY).is_file():
-        return None, Check("identity", "fail", "there is none", how_to_make(home))
     try:
-        identity = Store(home).identity()
+        identity = existing(home)
     except FlheError as error:
-        mend = "restore it from a backup, or rotate to a new one; until then the node cannot start"
-        return None, Check("identity", "fail", f"cannot be read: {error}", mend)
+        mend = f"{how_to_make(home)}; until then the node cannot start"
+        return None, Check("identity", "fail", str(error), mend)
     return identity, Check("identity", "ok", f"key {identity.public.hex()[:16]} ...")
 
 

@@ -2,71 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
-from flhe.keys.roster.pinned import check_pinned
-from flhe.keys.roster.roster import MAX_BYTES, Roster
-from flhe.node.policy import Policy, misspelt, setting, settings
-from flhe.provision import public_files
+from flhe.keys.roster.roster import Roster
+from flhe.node.policy import Policy
 from flhe.provision.check_home import check_witness
-from flhe.provision.checks import Check, Checks, tried
+from flhe.provision.checks import Check, Checks
 from flhe.provision.permits import check_federations
 from flhe.schemes import PLAIN
 
 
-def check_settings(config: Mapping[str, object]) -> Check:
-    """Check for settings that no version knows: a misspelled limit would not be enforced."""
-    if slips := misspelt(config):
-        says, _, mend = slips.partition("; ")
-        return Check("settings", "fail", says, mend)
-    return Check("settings", "ok", f"{sum(k in settings() for k in config)} of flhe's own")
-
-
-def pinned(config: Mapping[str, object]) -> tuple[Roster | None, list[Check]]:
-    """Return the roster that a node pins, and the checks of file and hash."""
-    try:
-        path, hash_ = (setting(config, f"flhe-{k}", "") for k in ("roster", "roster-hash"))
-        first_use = setting(config, "flhe-trust", "") == "first-use"
-    except FlheError as error:
-        return None, [Check("roster", "fail", str(error), "put the value in quotes")]
-    if not path:
-        says = "none is pinned, so this node refuses to start"
-        none = Check(
-            "roster", "fail", says, "set flhe-roster and flhe-roster-hash in the node config"
-        )
-        if first_use:
-            says = 'flhe-trust="first-use": the first to come are members, without authentication'
-            none = Check("roster", "warn", says, "pin a roster, unless this is a trial")
-        return None, [none]
-    try:
-        roster = Roster.from_bytes(public_files.read(Path(path), MAX_BYTES, "the roster"))
-    except FlheError as error:
-        mend = "get the file that the sites have agreed on again"
-        return None, [Check("roster", "fail", str(error), mend)]
-    return roster, [_hash(roster, hash_)]
+def check_roster(roster: Roster | None) -> Check:
+    """Show the roster that a node pins, in the words that its administrator has compared."""
+    if roster is None:
+        says = 'flhe-trust="first-use": the first to come are members, without authentication'
+        return Check("roster", "warn", says, "pin a roster, unless this is a trial")
+    return Check("roster", "ok", ", ".join(fingerprint.lines(roster.hash)))
 
 
 def check_member(roster: Roster, identity: Identity) -> Check:
     """Check that the site is listed."""
-    mend = "send the site's card to the coordinator, or join the federation's last file"
-    size = len(roster.members)
-    return tried("member", mend, lambda: f"{roster.name(identity.public)}, one of {size} sites")
+    try:
+        name = roster.name(identity.public)
+    except FlheError as error:
+        mend = "send the site's card to the coordinator, or join the federation's last file"
+        return Check("member", "fail", str(error), mend)
+    return Check("member", "ok", f"{name}, one of {len(roster.members)} sites")
 
 
-def check_policy(policy: Policy) -> Checks:
-    """Yield this node's policy in words, from roster and node config."""
-    allowed = [s for s in policy.schemes if policy.roster is None or policy.roster.allows(s)]
-    if allowed:
-        yield Check("schemes", "ok", ", ".join(allowed))
+def check_policy(policy: Policy, schemes: Sequence[str]) -> Checks:
+    """Yield this node's policy in words; roster and node config allow `schemes`."""
+    if schemes:
+        yield Check("schemes", "ok", ", ".join(schemes))
     else:
         mend = "flhe-schemes must name one that the roster allows"
         yield Check("schemes", "fail", "none is allowed by both roster and node config", mend)
-    yield from _shown(policy, allowed)
+    yield from _shown(policy, schemes)
     roster, least = policy.roster, policy.min_survivors
     members, senders = (3, 2) if roster is None else (roster.min_members, roster.min_opening)
     members = max(int(policy.limits["min-members"]), least, members)
@@ -106,18 +82,7 @@ def _dealt(path: Path, roster: Roster | None) -> Check:
     return Check(name, "ok", f"{path}, for {len(dealt.members)} sites")
 
 
-def _hash(roster: Roster, pinned_hash: str) -> Check:
-    def words() -> str:
-        check_pinned(roster, pinned_hash)
-        return ", ".join(fingerprint.lines(roster.hash))
-
-    mend = (
-        "compare the words with the other sites, and pin what all have agreed on (flhe site join)"
-    )
-    return tried("roster hash", mend, words)
-
-
-def _shown(policy: Policy, schemes: list[str]) -> Checks:
+def _shown(policy: Policy, schemes: Sequence[str]) -> Checks:
     """Yield what may leave this node unencrypted."""
     limits = policy.limits
     granted = {}

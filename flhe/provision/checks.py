@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import ConfigError
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -29,11 +29,3 @@ class Check:
 
 
 Checks = Iterator[Check]
-
-
-def tried(name: str, mend: str, act: Callable[[], str]) -> Check:
-    """Return a check with the text of `act`, or with the FlheError that it raises."""
-    try:
-        return Check(name, "ok", act())
-    except FlheError as error:
-        return Check(name, "fail", str(error), mend)

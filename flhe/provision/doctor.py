@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.text import Text
 
 from flhe.errors import FlheError
-from flhe.node.policy import Policy, allowed, listed, setting
+from flhe.node.policy import Policy, allowed, setting
 from flhe.provision.budgets import check_budget
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
-from flhe.provision.check_trust import check_member, check_policy, check_settings, pinned
+from flhe.provision.check_trust import check_member, check_policy, check_roster
 from flhe.provision.checks import Check
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -30,7 +30,7 @@ def examine(
     `superlink` is HOST:PORT of the SuperLink's Fleet API; without it TLS is not checked. `roots`
     are the certificates that verify its own, by default the system's.
     """
-    found = [check_settings(config)]
+    found: list[Check] = []
     home = _path(config, "flhe-home")
     identity = None
     if home is None:
@@ -42,25 +42,24 @@ def examine(
         found += check_home(home)
         identity, check = identity_in(home)
         found.append(check)
-    roster, checks = pinned(config)
-    found += checks
-    if roster is not None and identity is not None:
-        found.append(check_member(roster, identity))
+    found.append(check_clock(_path(config, "flhe-roster")))
+    schemes: Sequence[str] = allowed()
     try:
         policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
-        found += check_policy(policy)
+    except FlheError as error:
+        mend = "correct that; the node refuses every message until then"
+        found.append(Check("policy", "fail", str(error), mend))
+    else:
+        roster = policy.roster
+        schemes = [s for s in policy.schemes if roster is None or roster.allows(s)]
+        found.append(check_roster(roster))
+        if roster is not None and identity is not None:
+            found.append(check_member(roster, identity))
+        found += check_policy(policy, schemes)
         found += check_budget(policy)
         if identity is not None:
             found.append(check_gate(identity.public, policy.metrics))
-    except FlheError as error:
-        mend = "correct it in the node config; the node refuses every message until then"
-        found.append(Check("policy", "fail", str(error), mend))
-    found.append(check_clock(_path(config, "flhe-roster")))
-    try:
-        named = listed(config, "flhe-schemes") or allowed()
-    except FlheError:
-        named = allowed()
-    found += check_versions([s for s in named if roster is None or roster.allows(s)])
+    found += check_versions(schemes)
     if superlink:
         found.append(check_tls(superlink, roots))
     return found

@@ -40,7 +40,7 @@ def test_a_key_is_rotated_and_the_old_one_works_until_then(party: Party) -> None
     assert Store(layout.home).identity().public == old  # models that it sealed open with it
     assert (after.home.stat().st_mode & 0o777) == 0o700
     checks = {check.name: check.level for check in start.examine(after, GATE)}
-    assert {checks["member"], checks["roster hash"]} == {"ok"}
+    assert {checks["member"], checks["roster"]} == {"ok"}
 
 
 def test_a_rotation_that_was_cut_short_begins_again(party: Party) -> None:
