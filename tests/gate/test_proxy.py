@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -306,6 +307,19 @@ def test_a_reply_that_nobody_comes_for_is_erased(way: Way, monkeypatch: pytest.M
         monkeypatch.setattr(proxy, "ABANDONED_S", 0.0)
         until(lambda: not way.spool())
     assert not way.link.pushes
+
+
+def test_a_reply_on_its_way_up_is_not_erased(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    with way.taken("status") as node:
+        pushing = threading.Thread(target=node.push, args=(way.site.pushed["status"],))
+        with way.link.lock:  # the SuperLink takes its time
+            pushing.start()
+            until(lambda: [t for t in threading.enumerate() if t.name.startswith("flhe-gate")])
+            monkeypatch.setattr(proxy, "ABANDONED_S", 0.0)
+            time.sleep(0.3)  # the gate looks each 0.05 s
+            assert len(way.spool()) == 1
+        pushing.join(PATIENCE_S)
+    assert way.link.reply().content == way.site.seen["status"][1].content
 
 
 # --- requests ---

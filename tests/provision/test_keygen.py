@@ -21,13 +21,10 @@ from tests.rosters import write_pinned
 NAMES = ("hospital-a", "Hospital.B", "clinic_c", "lab-9")
 
 
-def identities(count: int = len(NAMES)) -> list[Identity]:
-    return [Identity(bytes([i + 1]) * 32) for i in range(count)]
-
-
-def roster(names: tuple[str, ...] = NAMES, schemes: tuple[str, ...] = ("*",)) -> Roster:
-    keys = [one.public for one in identities(len(names))]
-    return Roster(tuple(map(Member, names, keys)), 0, 2, schemes)
+def roster(*schemes: str) -> Roster:
+    """A roster of those sites, for some schemes or all."""
+    keys = [Identity(bytes([i]) * 32).public for i in range(1, len(NAMES) + 1)]
+    return Roster(tuple(map(Member, NAMES, keys)), 0, 2, schemes or ("*",))
 
 
 def deal(
@@ -47,12 +44,10 @@ def read(folder: Path) -> dict[str, Dealt]:
 
 
 @pytest.mark.parametrize(
-    ("ring", "dimension", "names"),
-    [("goldilocks-4096", 4096, NAMES), ("rns-8192", 8192, NAMES[:3])],
+    ("ring", "dimension", "count"), [("goldilocks-4096", 4096, 4), ("rns-8192", 8192, 3)]
 )
-def test_each_site_gets_its_file(
-    ring: str, dimension: int, names: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_each_site_gets_its_file(ring: str, dimension: int, count: int, tmp_path: Path) -> None:
+    names = NAMES[:count]
     without = [word for name in NAMES if name not in names for word in ("--without", name)]
     output = deal(tmp_path, "--ring", ring, *without)
     assert ("lab-9" in output) == (not without)
@@ -132,7 +127,7 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["--without", "nobody"], {}, "--without nobody: no site of the roster; there are Hosp"),
         (["--without", "lab-9", "--without", "clinic_c"], {}, "keys for 2 members"),
         (["--roster-hash", "00" * 32], {}, "the roster file has hash"),
-        ([], {"sites": roster(schemes=("flashe", "sash"))}, "it allows flashe, sash and not esafl"),
+        ([], {"sites": roster("flashe", "sash")}, "it allows flashe, sash and not esafl"),
         ([], {"out": "."}, "name a directory of yours that no other user may access"),
     ],
     ids=str,

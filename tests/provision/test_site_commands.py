@@ -146,6 +146,7 @@ def test_status_says_who_where_and_what_and_asks_for_no_witness(party: Party) ->
 def test_init_shows_its_plan_and_repeats_nothing(tmp_path: Path) -> None:
     words = ("site", "init", "cardio", "--name", "site-a", "--dir", tmp_path / "a")
     assert "nothing was written" in run(*words).output
+    assert "name must be" in bad("site", "init", "cardio", "--name", "../a", *words[-2:], "--yes")
     assert not (tmp_path / "a").exists()
     shown = run(*words, "--yes")
     assert "identity" in shown.stderr
@@ -340,6 +341,7 @@ def test_join_refuses_other_files(party: Party) -> None:
     with pytest.raises(ConfigError, match="this site is set up for neuro"):
         joining.check(Layout.of("neuro", neuro), Published.read(party.file), None)
     where = ("site", "join", party.file, "--dir", party.tmp / "site-a")
+    assert "cannot be read" in bad("site", "join", party.tmp / "none.flhe", *where[-2:])
     data = party.file.read_bytes()
     party.file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert "signature" in bad(*where)

@@ -42,7 +42,7 @@ class Enrolment(Record):
         MAX_FILE,
         "flhe-site",
         1,
-        origin="no file of `flhe keygen`",
+        origin="no file of `flhe site init`",
     )
 
     member: Member

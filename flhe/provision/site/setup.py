@@ -13,8 +13,10 @@ from pathlib import Path
 from flhe.answer import Answer, confirm, notes, table
 from flhe.errors import ConfigError, StoreError
 from flhe.gate import certificate
+from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import Enrolment
+from flhe.keys.roster.roster import Member
 from flhe.node.store import Store
 from flhe.provision import node_key, units
 from flhe.provision.federation.card import Card
@@ -41,6 +43,7 @@ def init(layout: Layout, site: str, *, yes: bool) -> Answer:
     Raises ConfigError: nothing is missing, an invalid name, a card of another name, or an answer of
     no; StoreError: a directory that is open to others.
     """
+    Member(site, Identity(bytes(32)).public)  # first refuse a name that no roster takes
     found = sorted(layout.config.glob(f"*{CARD}")) if layout.config.is_dir() else []
     if [path for path in found if path.name != site + CARD]:
         raise ConfigError(
