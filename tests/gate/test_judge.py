@@ -6,13 +6,17 @@ import copy
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.recorddict_pb2 import ConfigRecord as ConfigProto
+from flwr.proto.recorddict_pb2 import ConfigRecordValue, SintList
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -179,6 +183,46 @@ def test_json_with_spaces_does_not_pass(site: Recorded) -> None:
     spaced = write("RecordDict", children, json.dumps(json.loads(body), indent=1).encode())
     verdict = rewritten(reply, old, spaced).verdict(site.policy)
     assert (verdict.reason, verdict.tree) == ("malformed", None)
+
+
+def said(**changes: object) -> Callable[[bytes], bytes]:
+    """A JSON body with other fields."""
+    return lambda body: json.dumps({**json.loads(body), **changes}).encode()
+
+
+def item(**value: Any) -> Callable[[bytes], bytes]:
+    """The body of a record with one value more."""
+    more = ConfigProto(items=[ConfigProto.Item(key="x", value=ConfigRecordValue(**value))])
+    return lambda body: body + more.SerializeToString()
+
+
+MALFORMED: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "negative": ("Array", said(shape=[-1])),
+    "no list": ("Array", said(shape=4)),
+    "chunk that is not there": ("Array", said(arraychunk_ids=[1])),
+    "number for a type": ("Array", said(dtype=1)),
+    "another field": ("Array", said(note=4711)),
+    "no object": ("Array", lambda _: b"[]"),
+    "other names": ("RecordDict", said(more="4711")),
+    "empty chunk": ("ArrayChunk", lambda _: b""),
+    "long chunk": ("ArrayChunk", lambda _: bytes(MAX_OBJECT)),
+    "unknown field": ("ConfigRecord", lambda body: body + b"\x7a\x00"),
+    "unknown field of the root": ("Message", lambda body: body + b"\x7a\x00"),
+    "value twice": ("ConfigRecord", lambda body: body + body),
+    "no value": ("ConfigRecord", item()),
+    "empty list": ("ConfigRecord", item(sint_list=SintList())),
+    "small number of the large type": ("ConfigRecord", item(uint64=4711)),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_an_object_that_flower_would_not_write_does_not_pass(site: Recorded, what: str) -> None:
+    kind, change = MALFORMED[what]
+    reply = site.pushed["round"]
+    old = next(name for name, data in reply.objects.items() if data.startswith(f"{kind} ".encode()))
+    head, _, body = reply.objects[old].partition(b"\0")
+    children = tuple(filter(None, head.split(b" ")[1].decode().split(",")))
+    assert site.why(rewritten(reply, old, write(kind, children, change(body)))) == "malformed"
 
 
 # --- the limit ---
