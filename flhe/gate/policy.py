@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flhe.errors import ConfigError
-from flhe.keys.identity import check_public
 from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe.mods import records
 from flhe.node.policy import METRICS
@@ -85,19 +83,8 @@ MEANS = re.compile(rf"({_PREFIXES})(0|[1-9][0-9]{{0,10}})")
 
 @dataclass(frozen=True, slots=True)
 class GatePolicy:
-    """The site's public key, the metrics whose means may leave, and the most bytes of a reply.
-
-    Raises ConfigError: a value that cannot work.
-    """
+    """The site's public key, the metrics whose means may leave, and the most bytes of a reply."""
 
     site: bytes
     metrics: tuple[str, ...] = METRICS
     max_bytes: int = MAX_BYTES
-
-    def __post_init__(self) -> None:
-        try:
-            check_public(self.site)
-        except Exception as error:
-            raise ConfigError(f"the gate's site: {error}") from None
-        if type(self.max_bytes) is not int or self.max_bytes < 1:
-            raise ConfigError("the gate's max_bytes must be a positive integer")

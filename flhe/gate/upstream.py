@@ -46,13 +46,11 @@ class Upstream:
 
     Threads may share it.
 
-    Raises ConfigError: an address or a file that cannot be used.
+    Raises ConfigError: a file that cannot be used.
     """
 
     def __init__(self, address: str, root: Path) -> None:
-        host, divider, port = address.rpartition(":")
-        if not divider or not port.isdecimal() or not host:
-            raise ConfigError(f"the SuperLink's address must be HOST:PORT, got {address!r}")
+        host, _, port = address.rpartition(":")
         self._at = host.strip("[]"), int(port)
         try:
             self._context = ssl.create_default_context(cafile=str(root))

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from flhe.errors import ConfigError
-
 Level = Literal["ok", "warn", "fail"]
 
 
@@ -22,10 +20,6 @@ class Check:
     level: Level
     says: str
     mend: str = ""
-
-    def __post_init__(self) -> None:
-        if self.level != "ok" and not self.mend:
-            raise ConfigError(f"Check({self.name}): expected a mend for what is wrong")
 
 
 Checks = Iterator[Check]

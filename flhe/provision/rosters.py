@@ -12,9 +12,6 @@ from flhe.errors import ConfigError
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Member, Roster
 
-MANY = 100
-"""Number of sites beyond which their table has no lines between them."""
-
 
 def difference(old: Roster, new: Roster) -> str:
     """Return the differences between two rosters, one line each."""
@@ -42,7 +39,7 @@ def table(members: Iterable[Member], site: str = "site") -> Table:
         (m.name, f"{m.public.hex()[:16]} ...", "\n".join(fingerprint.lines(m.public)))
         for m in sorted(members, key=lambda m: m.name)
     ]
-    return table_of((site, "key", "in words, all of it"), rows, show_lines=len(rows) < MANY)
+    return table_of((site, "key", "in words, all of it"), rows, show_lines=True)
 
 
 def data(roster: Roster) -> dict[str, Any]:

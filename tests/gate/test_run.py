@@ -91,7 +91,6 @@ def test_a_certificate_lasts_and_a_cut_short_start_is_mended(tmp_path: Path) -> 
         ({"listen": "127.0.0.1"}, "must be ADDRESS:PORT"),
         ({"listen": "localhost:1"}, "must begin with an IP address"),
         ({"listen": "0.0.0.0:0"}, "other machines could reach it"),
-        ({"superlink": "nowhere"}, "must be HOST:PORT"),
         ({"root_certificates": Path("none.crt")}, "cannot be read as CA certificates"),
     ],
 )

@@ -26,10 +26,16 @@ from flhe.keys.identity import Identity
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
 from flhe.node.store import Store
-from flhe.provision import node_key
+from flhe.provision import node_key, public_files
 from flhe.provision.federation import published
 from flhe.provision.federation.card import Card
-from flhe.provision.federation.published import ADDRESS, NAME, SUFFIX, Published
+from flhe.provision.federation.published import (
+    ADDRESS,
+    MAX_AUTHORITY,
+    NAME,
+    SUFFIX,
+    Published,
+)
 from flhe.provision.federation.reviewers import read_public
 from flhe.provision.federation.tls import TlsFiles
 from flhe.provision.sites import has_identity
@@ -197,17 +203,13 @@ class Office:
         Raises ConfigError: fewer sites than the bounds need, or no reviewer.
         """
         terms, cards, last = self.terms, self.cards(), self.last()
-        reviewers = self.reviewers()
-        if not reviewers:
-            raise ConfigError(
-                f"{self.root / 'reviewers'}: expected a reviewer's key, got none; copy NAME.pub there"
-            )
         roster = terms.roster(cards, None if last is None else last.roster)
-        authority = self.tls.authority.read_bytes()
+        authority = public_files.read(self.tls.authority, MAX_AUTHORITY, "the authority")
         serial = 1 if last is None else last.serial + 1
-        with config_errors(f"{self.settings}"):
+        reviewers, own = self.reviewers(), self.identity()
+        with config_errors(f"{self.root}"):
             made = published.make(
-                terms.name, serial, terms.address, authority, reviewers, roster, self.identity()
+                terms.name, serial, terms.address, authority, reviewers, roster, own
             )
         files.replace(self.file, [made.to_bytes()])
         return made

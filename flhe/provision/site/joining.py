@@ -91,11 +91,6 @@ def home_of(layout: Layout, roster: Roster) -> Path:
 
 def check(layout: Layout, file: Published, last: Published | None) -> Path:
     """Refuse a file that this site must not follow; ConfigError. Return its `home_of`."""
-    if file.name != layout.name:
-        raise ConfigError(
-            f"the file is of the federation {file.name}, this site is set up for {layout.name}: "
-            f"`flhe site init {file.name} --name SITE` first"
-        )
     home = home_of(layout, file.roster)
     if last is None:
         return home
