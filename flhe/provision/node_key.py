@@ -20,13 +20,11 @@ POINT = 97
 """Bytes of a public key: an uncompressed point of P-384."""
 
 
-def make(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Write a new private key as `flower-supernode` reads it, 0600; ConfigError if the file exists."""
+def make(path: Path) -> None:
+    """Write a new private key as `flower-supernode` reads it, 0600, unless the file exists."""
     key = ec.generate_private_key(ec.SECP384R1())
     data = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    if not create(path, data, f"{path.parent}"):
-        raise ConfigError(f"{path} exists already, and no key is overwritten: name another file")
-    return key
+    create(path, data, f"{path.parent}")
 
 
 def public_of(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Public files that sites exchange: requests to be listed, and rosters.
+"""Public files that sites and coordinators exchange: cards, federation files, keys of reviewers.
 
 Each is written atomically, and replaces another one only on request.
 """

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from flhe.answer import Answer, confirm, notes, table
-from flhe.errors import ConfigError, StoreError
+from flhe.errors import ConfigError
 from flhe.gate import certificate
 from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.roster import Member
 from flhe.node.store import Store
-from flhe.provision import node_key, units
+from flhe.provision import node_key, public_files, units
 from flhe.provision.federation.card import Card
 from flhe.provision.site import node_file
 from flhe.provision.site.layout import CARD, GATE_UNIT, UNIT, Layout
@@ -99,7 +99,8 @@ def plan(layout: Layout, site: str) -> list[Step]:
     for name in (GATE_UNIT, UNIT):
         unit = layout.unit and layout.unit.with_name(name)
         if unit and not unit.exists():
-            steps.append(Step("systemd unit", f"{unit}", "0644", partial(_unit, unit)))
+            write_unit = partial(public_files.replace, unit, units.read(name).encode())
+            steps.append(Step("systemd unit", f"{unit}", "0644", write_unit))
     if not card.exists():
         make_card = lambda: _card(layout, site, card)  # noqa: E731
         steps.append(Step("card for the coordinator", f"{card}", readers, make_card))
@@ -148,14 +149,6 @@ def _gate(layout: Layout) -> None:
     if layout.user and layout.gate_user:
         gate = pwd.getpwnam(layout.gate_user)
         os.chown(layout.config / certificate.KEY, gate.pw_uid, gate.pw_gid)
-
-
-def _unit(path: Path) -> None:
-    try:
-        path.write_text(units.read(path.name), encoding="utf-8")
-        path.chmod(0o644)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def _card(layout: Layout, site: str, path: Path) -> None:
