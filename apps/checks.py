@@ -18,6 +18,14 @@ MIN_ENCRYPTED_NODES = 3
 """Minimum number of nodes for a key agreement."""
 
 
+CODING = (
+    *("scheme", "algorithm", "clipping", "top_k", "select", "rule", "noise"),
+    *("client_optimizer", "client_lr", "client_momentum", "client_decay"),
+    *("server_optimizer", "server_eta", "server_momentum"),
+)
+"""Settings that an error of the library may be about."""
+
+
 def check(settings: Settings) -> None:
     """Refuse conflicting settings; ConfigError."""
     if settings.encrypted and settings.cohort < MIN_ENCRYPTED_NODES:
@@ -29,28 +37,40 @@ def check(settings: Settings) -> None:
     if settings.resume and not settings.state_dir:
         raise ConfigError("resume=true needs state-dir: name the directory of the earlier run")
     _dropouts(settings)
-    _methods(settings)
     if settings.clip != 1.0 and settings.clipping != "fixed" and not settings.fair_q:
         raise ConfigError(
             f"clip={settings.clip!r} has no effect with clipping={settings.clipping!r}: leave it out, "
             "or use clipping='fixed'"
         )
-    _selection(settings)
-    _keys(settings)
-    with _said(settings, "scheme", "clipping", "top_k", "algorithm"):
+    with _said(settings):
+        partial = settings.selects.partial
+        _ = settings.optimizer
+    if not partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
+        raise ConfigError(
+            "rule and rest have no effect unless select is below 1: leave them out, or lower it"
+        )
+    if _lasting(settings) and settings.fraction_train < 1:
+        raise ConfigError(
+            f"fraction-train={settings.fraction_train} with scheme={settings.scheme!r}: keys that last "
+            "longer than a round open sums of all nodes only; have keys made for each round, or use "
+            "fraction-train=1.0"
+        )
+    if settings.fair_q:
+        _fair(settings)
+    with _said(settings):
         if settings.encrypted:
             settings.terms(settings.max_examples or MIN_LIMIT).for_cohort(settings.nodes)
 
 
 @contextmanager
-def _said(settings: Settings, *keys: str) -> Iterator[None]:
-    """Rewrite an error in the run config's words, preceded by the settings of `keys`."""
+def _said(settings: Settings) -> Iterator[None]:
+    """Rewrite an error in the run config's words, preceded by the settings that it may be about."""
     try:
         yield
     except FlheError as error:
-        changed = [f.name for f in fields(settings) if getattr(settings, f.name) != f.default]
-        shown = [key for key in keys if key in changed] or keys[:1]
-        given = ", ".join(f"{key_of(key)}={getattr(settings, key)!r}" for key in shown)
+        changed = {f.name for f in fields(settings) if getattr(settings, f.name) != f.default}
+        shown = [name for name in CODING if name in changed] or ["scheme"]
+        given = ", ".join(f"{key_of(name)}={getattr(settings, name)!r}" for name in shown)
         names = "|".join(field.name for field in fields(settings) if "_" in field.name)
         text = str(error).replace(
             "give clip as a number, or numbers by layer", "use clipping='fixed'"
@@ -80,49 +100,19 @@ def _dropouts(settings: Settings) -> None:
         )
 
 
-def _methods(settings: Settings) -> None:
-    """Refuse settings that an optimizer or q-FedAvg refuses."""
-    own = ("server_optimizer", "server_eta", "server_momentum")
-    clients = ("client_optimizer", "client_lr", "client_momentum", "client_decay")
-    with _said(settings, *(clients if settings.gradients else own)):
-        _ = settings.optimizer
-    if settings.gradients and settings.server_reads:
-        raise ConfigError(
-            f"algorithm='fedsgd' with scheme={settings.scheme!r}: every node steps for itself, so "
-            "nodes must read the sums, and the server does; let the nodes (unmask=clients)"
-        )
-    if settings.fair_q and not MIN_LIMIT <= (settings.max_examples or MIN_LIMIT) <= 1 << 28:
+def _fair(settings: Settings) -> None:
+    """Refuse q-FedAvg where its weights would be known, or too coarse."""
+    if not MIN_LIMIT <= (settings.max_examples or MIN_LIMIT) <= 1 << 28:
         raise ConfigError(
             f"max-examples={settings.max_examples} with fair-q={settings.fair_q}: weights are rounded "
             f"to whole numbers up to it; use {MIN_LIMIT} to 2**28, or 0"
         )
-
-
-def _selection(settings: Settings) -> None:
-    with _said(settings, "select", "rule"):
-        select = settings.selects
-    with _said(settings, "noise"):
-        _ = settings.laplace
-    if not select.partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
-        raise ConfigError(
-            "rule and rest have no effect unless select is below 1: leave them out, or lower it"
-        )
-    if select.clear and settings.fair_q:
+    if settings.selects.clear:
         raise ConfigError(
             "fair-q with select: weights are secrets, and values in clear reveal them; encrypt "
             "all, or use rest='drop'"
         )
-
-
-def _keys(settings: Settings) -> None:
-    """Refuse a run whose sums the scheme's keys cannot open."""
-    if _lasting(settings) and settings.fraction_train < 1:
-        raise ConfigError(
-            f"fraction-train={settings.fraction_train} with scheme={settings.scheme!r}: keys that last "
-            "longer than a round open sums of all nodes only; have keys made for each round, or use "
-            "fraction-train=1.0"
-        )
-    if not (settings.encrypted and settings.fair_q):
+    if not settings.encrypted:
         return
     bits = settings.terms(MIN_LIMIT).resolved(settings.nodes).bits
     if bits < FAIR_BITS:

@@ -30,13 +30,10 @@ def run(ctx: typer.Context, **given: Any) -> Answer:
         return _settings()
     ctx.find_root().meta["flhe.verbose"] = how.verbose
     named = scheme_text(ctx, given)
-    said, preset = (
-        {
-            n: v
-            for n, v in given.items()
-            if getattr(ctx.get_parameter_source(n), "name", "") == source
-        }
-        for source in ("COMMANDLINE", "ENVIRONMENT")
+    sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in given}
+    preset, said = (
+        {name: given[name] for name in given if sources[name] == source}
+        for source in ("ENVIRONMENT", "COMMANDLINE")
     )
     if named is not None:
         said["scheme"] = named

@@ -23,7 +23,7 @@ NEWS_S = 60.0
 class RoundDisplay(Progress):
     """A progress bar on a terminal, one plain line per step elsewhere."""
 
-    def __init__(self, console: Console, rounds: int) -> None:
+    def __init__(self, console: Console, settings: Settings) -> None:
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -34,7 +34,8 @@ class RoundDisplay(Progress):
             transient=True,
             disable=not console.is_terminal or console.is_dumb_terminal,
         )
-        self._rounds = self.add_task("starting", total=rounds)
+        self._rounds = self.add_task("starting", total=settings.total_rounds)
+        self._kill = settings.kill
         self._noted = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -59,6 +60,8 @@ class RoundDisplay(Progress):
         score = f"accuracy {_number(report['accuracy'])}, loss {_number(report['loss'])}"
         if report["kind"] == SELECTION:
             score = "selection round"
+        if 0 < self._kill <= report["round"]:
+            score += f", one node killed for good in round {self._kill}"
         self.update(self._rounds, description=score, completed=report["round"])
         if self.disable:
             self.note(

@@ -182,7 +182,6 @@ class Settings:
     drops: int = _federation(0, "Nodes that drop out of each round, at random stages.")
     kill: int = _federation(0, "Round in which one node is killed for good; 0: none.")
     data_dir: str = _files("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
-    download: bool = option(False, "Fetch the data set when it is missing.")
     state_dir: str = _encrypted(
         "", "Directory in which the server keeps what it needs to go on.", internal=True
     )
@@ -323,7 +322,7 @@ class Settings:
         """Read a Flower run config; other apps' keys are ignored."""
         named = ((field, key_of(field.name)) for field in fields(cls))
         return cls(
-            **{f.name: _typed(key, f.default, config[key]) for f, key in named if key in config}
+            **{f.name: typed(key, f.default, config[key]) for f, key in named if key in config}
         )
 
     def to_config(self) -> dict[str, Any]:
@@ -331,7 +330,7 @@ class Settings:
         return {key_of(field.name): getattr(self, field.name) for field in fields(self)}
 
 
-def _typed(key: str, default: object, value: Any) -> Any:
+def typed(key: str, default: object, value: Any) -> Any:
     """Return `value` in the type of `default`, or refuse it."""
     if isinstance(default, float) and type(value) is int:
         return float(value)

@@ -6,14 +6,13 @@ import io
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import FlheError
 from flhe.strategies.overhead import PHASES
 from flhe_app import flower_run
 from flhe_app.console import RoundDisplay, overhead_table, round_table
@@ -66,7 +65,7 @@ def test_an_accuracy_that_comes_late_is_in_the_table() -> None:
 
 def test_a_long_wait_without_a_bar_says_so_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     console = plain()
-    with RoundDisplay(console, 2) as display:
+    with RoundDisplay(console, Settings()) as display:
         display.say("training on 5 nodes")
         display.still()
         monkeypatch.setattr("flhe_app.console.NEWS_S", -1.0)
@@ -85,7 +84,7 @@ def test_the_display_names_the_selection_round(terminal: bool) -> None:
         strict=True,
     ):
         before = len(shown(console))
-        with RoundDisplay(console, SELECTS.total_rounds) as display:  # a terminal's is drawn last
+        with RoundDisplay(console, SELECTS) as display:  # a terminal's is drawn last
             display.round(report)
         assert says in shown(console)[before:]
 
@@ -105,25 +104,22 @@ def test_the_table_names_the_selection_round_and_fits_a_terminal_of_80() -> None
     assert Outcome.earlier([one]).to_json(Settings())["final_accuracy"] is None
 
 
-def under_way(console: Console, tmp: Path, how: How | None = None, **settings: Any) -> FlowerRun:
+def under_way(console: Console, tmp: Path, how: How | None = None) -> FlowerRun:
     """A run that reads what is in tmp / "report"."""
     run = FlowerRun.__new__(FlowerRun)
-    run._console, run._settings = console, replace(SELECTS, **settings)
-    run._kills, run._log = bool(run._settings.kill), tmp / "log"
+    run._console, run._settings, run._log = console, SELECTS, tmp / "log"
     run._tails, run._outcome = (Tail(tmp / "report"), Tail(tmp / "log")), Outcome()
     run._copy, run._how, run._deadline = run._own(tmp / "copy"), how or How(), math.inf
     return run
 
 
-@pytest.mark.parametrize(("earlier", "said"), [(0, 2), (1, 2), (2, 3)])
-def test_a_killed_node_is_shown_once(earlier: int, said: int, tmp_path: Path) -> None:
-    """Where a run is resumed, the node dies again in its next training."""
+def test_a_killed_node_is_shown_in_each_round_from_its_death_on() -> None:
     console = plain()
-    run = under_way(console, tmp_path, kill=2)
-    with RoundDisplay(console, 5) as run._display:
-        for number in range(earlier + 1, 6):
-            run._say_killed(number)
-    assert shown(console) == f"round {said}: one node was killed, for good (--kill)\n"
+    with RoundDisplay(console, Settings(kill=2)) as display:
+        for number in (1, 2, 3):
+            display.round(labelled(event(number), Settings()))
+    killed = ["one node killed for good in round 2" in line for line in shown(console).splitlines()]
+    assert killed == [False, True, True]
 
 
 def test_a_run_shows_passes_on_and_keeps_what_it_reads(
@@ -134,7 +130,7 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     lines = "".join(json.dumps(event(number)) + "\n" for number in (1, 2))
     (tmp_path / "report").write_text(lines)
     run = under_way(console, tmp_path, How(timeout=1))
-    with RoundDisplay(console, 3) as run._display:
+    with RoundDisplay(console, SELECTS) as run._display:
         run._tick()
         run._deadline = -math.inf
         with pytest.raises(FlheError, match=r"took longer than --timeout 1 s \(2 of 3 rounds done"):
@@ -146,23 +142,6 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     passed = [json.loads(line) for line in (tmp_path / "copy").read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
-
-
-def test_a_line_of_the_report_is_passed_on_at_once(tmp_path: Path) -> None:
-    console = plain(200)
-    run = under_way(console, tmp_path)
-    mine = tmp_path / "mine.jsonl"
-    copy = run._own(mine)
-    copy.append('{"event": "start"}')
-    copy.append('{"event": "round"}')
-    assert mine.read_text() == '{"event": "start"}\n{"event": "round"}\n'
-    with pytest.raises(ConfigError, match=r"--report .*cannot be written"):
-        run._own(tmp_path / "gone" / "mine.jsonl").append("{}")
-    mine.rename(tmp_path / "moved")
-    mine.mkdir()  # it can no more be written: said once, and the run goes on
-    copy.append("{}")
-    copy.append("{}")
-    assert shown(console).count(f"--report {mine} cannot be written (Is a directory)") == 1
 
 
 # --- what it cost ---

@@ -39,7 +39,7 @@ def test_names_are_those_of_the_library() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "download": True},
+        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "permute": True},
         {"state_dir": "/s", "resume": True, "rekey_every": 2},
         {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},
         {"scheme": "esafl keys=joint", "kill": 2, "nodes": 4},
@@ -146,7 +146,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"noise": 0.1}, "noise of scope .clear., and nothing travels in clear"),
         (
             {**NOISE, "clipping": "history"},
-            "clipping='history': noise with fitted clipping.* use clipping='fixed'",
+            "clipping='history', noise=0.1: noise with fitted clipping.* use clipping='fixed'",
         ),
         ({**NOISE, "top-k": 0.1}, "noise with top-k"),
         # SASH
@@ -159,7 +159,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
             {"scheme": "sash", "nodes": 50, "fair-q": 1.0},
             "need 24; use fewer nodes, or another scheme",
         ),
-        ({"scheme": "sash", **FEDSGD}, "let the nodes .unmask=clients."),
+        ({"scheme": "sash", **FEDSGD}, "scheme='sash', algorithm='fedsgd': .*sums to the clients"),
         # Dropouts
         ({"nodes": 4, "drops": 3}, "two must remain"),
         ({"nodes": 4, "drops": 2, "kill": 1}, "drops=2 of 4 nodes and one killed: two must remain"),
@@ -181,7 +181,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"clip": 2, "clipping": "exchange"}, "clip=2.0 has no effect with clipping='exchange'"),
         ({"fair-q": 1.0, "max-examples": 288}, "max-examples=288 with fair-q=1.0: .*use 1024"),
         ({**FEDSGD, "client-momentum": 0.9}, "client-momentum=0.9: .*adam has no momentum"),
-        ({**FEDSGD, "top-k": 0.1}, "top-k=0.1, algorithm='fedsgd': .* leave sparsification out"),
+        ({**FEDSGD, "top-k": 0.1}, "algorithm='fedsgd', top-k=0.1: .* leave sparsification out"),
     ],
     ids=str,
 )
