@@ -13,6 +13,7 @@ from dataclasses import fields
 from flhe.errors import ConfigError, FlheError
 from flhe_app.option import key_of
 from flhe_app.settings import FAIR_BITS, MIN_LIMIT, Settings
+from flhe_app.tasks import task_named
 
 MIN_ENCRYPTED_NODES = 3
 """Minimum number of nodes for a key agreement."""
@@ -43,9 +44,14 @@ def check(settings: Settings) -> None:
             "or use clipping='fixed'"
         )
     with _said(settings):
-        partial = settings.selects.partial
+        select = settings.selects
         _ = settings.optimizer
-    if not partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
+    if select.mapped and len(task_named(settings.task).source.shape) == 1:
+        raise ConfigError(
+            f"select={settings.select} with task={settings.task!r}: a sensitivity map needs gradients "
+            "by inputs, and text has none; use rule=magnitude or rule=random, or select=1.0"
+        )
+    if not select.partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
         raise ConfigError(
             "rule and rest have no effect unless select is below 1: leave them out, or lower it"
         )
@@ -80,24 +86,36 @@ def _said(settings: Settings) -> Iterator[None]:
 
 
 def _dropouts(settings: Settings) -> None:
-    """Refuse to lose more nodes than a sum can spare, and a kill in a round outside the run."""
+    """Refuse rounds that cannot have the updates they need, and a kill in a round outside the run."""
     if settings.kill > settings.num_rounds:
         raise ConfigError(
             f"kill={settings.kill}: the run has num-rounds={settings.num_rounds}; name one of those, "
             "or 0 to kill nobody"
         )
-    left = settings.nodes - settings.drops - bool(settings.kill)
-    if settings.drops and left < 2:
-        beside = " and one killed" if settings.kill else ""
+    needed = _needed(settings)
+    left = min(settings.cohort, settings.nodes - bool(settings.kill)) - settings.drops
+    if left < needed:
         raise ConfigError(
-            f"drops={settings.drops} of {settings.nodes} nodes{beside}: two must remain"
+            f"nodes={settings.nodes}, fraction-train={settings.fraction_train}, "
+            f"drops={settings.drops}, kill={settings.kill}: a round may be left with {left} updates, "
+            f"scheme={settings.scheme!r} needs {needed}; use more nodes, or let fewer drop out"
         )
-    if _lasting(settings) and left < min(settings.nodes, MIN_ENCRYPTED_NODES):
-        raise ConfigError(
-            f"scheme={settings.scheme!r} with {left} of {settings.nodes} nodes left by drops or "
-            f"kill: the remaining nodes agree on new keys, which needs {MIN_ENCRYPTED_NODES}; use "
-            "more"
-        )
+
+
+def _needed(settings: Settings) -> int:
+    """Return how many updates a round needs."""
+    if not settings.encrypted:
+        return 1
+    if _lasting(settings):  # those that remain agree on new keys
+        return MIN_ENCRYPTED_NODES
+    from flhe.keys.agreement.thresholds import Thresholds
+    from flhe.keys.roster.roster import Roster
+
+    colluders = Roster.default_collusion(settings.nodes)
+    if not settings.system.opened_together:
+        return colluders + 2
+    together = settings.system.threshold_of(settings.nodes)
+    return max(Thresholds(settings.nodes, colluders).min_set, together)
 
 
 def _fair(settings: Settings) -> None:

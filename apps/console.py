@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ from flhe.training import accountant
 from flhe_app import style
 from flhe_app.outcome import SELECTION
 from flhe_app.settings import Settings
-
-NEWS_S = 60.0
-"""Seconds after which a run without a bar says that it goes on."""
 
 
 class RoundDisplay(Progress):
@@ -36,7 +32,6 @@ class RoundDisplay(Progress):
         )
         self._rounds = self.add_task("starting", total=settings.total_rounds)
         self._kill = settings.kill
-        self._noted = time.monotonic()
 
     def say(self, text: str) -> None:
         """Show the current activity."""
@@ -47,13 +42,6 @@ class RoundDisplay(Progress):
     def note(self, text: str) -> None:
         """Show a line that stays on the screen."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        self._noted = time.monotonic()
-
-    def still(self) -> None:
-        """Say that the activity goes on, where no bar shows it and there was no line for a minute."""
-        if self.disable and time.monotonic() - self._noted > NEWS_S:
-            task = self.tasks[0]
-            self.note(f"{task.description} ({task.elapsed or 0:.0f} s since the start)")
 
     def round(self, report: dict[str, Any]) -> None:
         """Show a finished round."""

@@ -132,7 +132,6 @@ class FlowerRun:
         if self._how.verbose:
             for line in log.lines():
                 self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self._display.still()
         if time.monotonic() > self._deadline:
             self._fail(
                 f"the run took longer than --timeout {self._how.timeout:g} s "

@@ -110,6 +110,14 @@ def check(settings: Settings, how: How) -> None:
         tensorboard.check()
     if not how.timeout > 0:
         raise ConfigError(f"--timeout {how.timeout:g}: must be positive")
+    if settings.device != "cpu":
+        import torch
+
+        try:
+            torch.empty(0, device=settings.device)
+        except (AssertionError, RuntimeError) as error:
+            why = str(error).partition("\n")[0]
+            raise ConfigError(f"--device {settings.device}: {why}; use cpu") from None
     source = task_named(settings.task).source
     source.place(settings.task, settings.data_dir)
     most = source.train_size

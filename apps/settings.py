@@ -63,7 +63,7 @@ class Settings:
     task: str = _federation("digits", "Model and data; a wrong name lists all.", known=TASKS)
     nodes: int = _federation(5, "Number of nodes; at least 3 if encrypted.", least=1)
     num_rounds: int = _federation(5, "Rounds of training.", flag="--rounds", least=1)
-    seed: int = option(0, "Seed of the model, the split and the batches.")
+    seed: int = option(0, "Seed of the model, the split and the batches.", most=(1 << 32) - 1)
     report: str = option(
         "", "File that receives a JSON line per event while the run goes on.", internal=True
     )
@@ -232,14 +232,9 @@ class Settings:
         return parse(self.scheme)
 
     @property
-    def server_reads(self) -> bool:
-        """True if the server has the model, though never an update."""
-        return self.encrypted and self.system.reader == "server"
-
-    @property
     def model_suffix(self) -> str:
         """Suffix of the final model's file: .flhe if it is sealed, .npz if the server reads it."""
-        return ".npz" if self.server_reads or not self.encrypted else ".flhe"
+        return ".flhe" if self.encrypted and self.system.reader != "server" else ".npz"
 
     @property
     def encrypted(self) -> bool:

@@ -63,18 +63,6 @@ def test_an_accuracy_that_comes_late_is_in_the_table() -> None:
     assert [(r["accuracy"], r["loss"]) for r in outcome.rounds] == [(0.25, 2.5), *[(0.75, 0.5)] * 2]
 
 
-def test_a_long_wait_without_a_bar_says_so_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = plain()
-    with RoundDisplay(console, Settings()) as display:
-        display.say("training on 5 nodes")
-        display.still()
-        monkeypatch.setattr("flhe_app.console.NEWS_S", -1.0)
-        display.still()
-    first, again = shown(console).splitlines()
-    assert first == "training on 5 nodes"
-    assert re.fullmatch(r"training on 5 nodes \(\d s since the start\)", again)
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_display_names_the_selection_round(terminal: bool) -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=terminal, _environ={})

@@ -44,7 +44,7 @@ def test_names_are_those_of_the_library() -> None:
         {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},
         {"scheme": "esafl keys=joint", "kill": 2, "nodes": 4},
         {"scheme": "esafl ring=rns-8192 keys=joint", "drops": 2, "clipping": "exchange"},
-        {"scheme": "esafl", "fraction_train": 0.6, "kill": 2},
+        {"scheme": "esafl", "nodes": 6, "fraction_train": 0.8, "kill": 2},
     ],
     ids=str,
 )
@@ -67,7 +67,7 @@ def out_of_range() -> Iterator[tuple[str, Any, str]]:
             bound = "more than 0" if said.positive else f"{said.least:g} or more"
             yield key, kind(said.least - 1), f"must be .*{bound}"
         if said.most < math.inf:
-            yield key, kind(said.most + 1), f"at most {said.most:g}"
+            yield key, kind(said.most + 1), re.escape(f"at most {said.most:g}")
         if said.positive:
             yield key, kind(0), "must be .*more than 0"
         if kind is float:
@@ -137,6 +137,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"select": 1.5}, "select=1.5: Select"),
         ({"rule": "random"}, "leave them out, or lower it"),
         ({"rest": "drop"}, "leave them out, or lower it"),
+        ({"select": 0.5, "task": "gru"}, "select=0.5 with task='gru': .*text has none; use rule="),
         ({"select": 0.5, "top-k": 0.1}, "select with top-k"),
         (
             {"scheme": "sash", "select": 0.5},
@@ -161,10 +162,16 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ),
         ({"scheme": "sash", **FEDSGD}, "scheme='sash', algorithm='fedsgd': .*sums to the clients"),
         # Dropouts
-        ({"nodes": 4, "drops": 3}, "two must remain"),
-        ({"nodes": 4, "drops": 2, "kill": 1}, "drops=2 of 4 nodes and one killed: two must remain"),
+        ({"nodes": 5, "drops": 3}, "drops=3, kill=0: .* left with 2 updates, .* needs 3; use more"),
+        ({"nodes": 6, "drops": 3, "kill": 1}, "kill=1: .* left with 2 updates, .* needs 3"),
+        (
+            {"scheme": "sash", "nodes": 8, "drops": 2, "fraction-train": 0.75},
+            "left with 4 .* needs 6",
+        ),
+        ({**ROUND_KEYS, "fraction-train": 0.6}, "fraction-train=0.6, drops=0.* with 3 .* needs 4"),
+        ({"scheme": "plain", "nodes": 2, "drops": 2}, "with 0 updates, scheme='plain' needs 1"),
         ({"kill": 6}, "kill=6: the run has num-rounds=5; name one of those"),
-        ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* which needs 3; use more"),
+        ({**ESAFL, "nodes": 3, "kill": 2}, "left with 2 updates, .* needs 3; use more"),
         # ESAFL
         ({**ESAFL, "bits": 33}, "scheme='esafl keys=joint': .*bits must be 2 to 32"),
         (
