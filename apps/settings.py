@@ -80,7 +80,10 @@ class Settings:
     learning_rate: float = _fedavg(0.05, "Learning rate of a node's training.", positive=True)
     batch_size: int = option(32, "Examples of a batch.", least=1)
     algorithm: str = _training(
-        "fedavg", "fedavg, or fedsgd on gradients.", known=("fedavg", "fedsgd")
+        "fedavg",
+        "fedavg, or fedsgd on gradients.",
+        known=("fedavg", "fedsgd"),
+        only=(_ENCRYPTED,),
     )
     client_optimizer: str = _training(
         "",

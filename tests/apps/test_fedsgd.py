@@ -1,21 +1,13 @@
-"""FedSGD: gradients out of batches, and the baseline in clear that steps with them."""
+"""FedSGD: gradients out of batches."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord
 from torch import nn
 from torch.nn import functional
 
-from flhe.mods import records
-from flhe.training.optimizer import Optimizer
-from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.tasks.base import Examples, batch_gradient, shuffler
-from tests.apps.federation import Idle, replies
 
 
 class Buffered(nn.Module):
@@ -84,24 +76,3 @@ def test_it_is_the_mean_gradient_of_its_batch_and_of_no_other() -> None:
     assert whole.score.loss == pytest.approx(loss.item(), rel=1e-5)
     correct = (model(examples.images).argmax(1) == examples.labels).sum() / 50
     assert whole.score.accuracy == pytest.approx(correct.item())
-
-
-def test_the_baseline_steps_with_the_mean_by_examples() -> None:
-    """SGD with momentum by hand; integers are counters."""
-    baseline = PlainFedSGD(Optimizer("sgd", lr=0.5, momentum=0.5, decay=1.0))
-    arrays = records.from_numpy({"w": np.ones(2, np.float32), "n": np.array(7, np.int64)})
-    model, buffer, mean = np.ones(2), np.zeros(2), np.array([(0 * 1 + 1 * 2 + 2 * 3) / 6, 2.0])
-    for round_ in (1, 2, 3):
-        count = np.array(7 + round_, np.int64)
-        parts: Any = [
-            ({"w": np.array([node, 2.0], np.float32), "n": count}, {"num-examples": node + 1})
-            for node in range(3)
-        ]
-        asked = baseline.configure_train(round_, arrays, ConfigRecord(), Idle(3))
-        found, _ = baseline.aggregate_train(round_, replies(asked, parts))
-        assert found is not None
-        arrays = found
-        buffer = mean if round_ == 1 else 0.5 * buffer + mean
-        model = model - 0.5 / round_ * buffer  # lr / (1 + decay * (step - 1))
-        assert arrays["w"].numpy() == pytest.approx(model, rel=1e-6)
-        assert (arrays["n"].numpy(), arrays["n"].dtype) == (7 + round_, "int64")

@@ -28,7 +28,6 @@ from flhe.strategies.report import Reporter
 from flhe.training.optimizer import Optimizer
 from flhe.training.terms import Terms
 from flhe_app import server_app
-from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import SERVER_OPTIMIZERS, Settings
 from flhe_app.tasks import task_named
 from tests.apps.federation import Idle, serve, server_context
@@ -152,7 +151,6 @@ def test_plain_runs_take_flowers_own_optimizers(name: str) -> None:
     has = vars(plain)
     rates = [has[rate] for rate in ("eta", "server_learning_rate") if rate in has]
     assert rates == [0.5] * len(eta)
-    assert type(made(scheme="plain", **FEDSGD)) is PlainFedSGD
 
 
 @pytest.mark.parametrize(
