@@ -28,7 +28,6 @@ def run(ctx: typer.Context, **given: Any) -> Answer:
     how = How(**{field.name: given.pop(field.name) for field in fields(How)})
     if how.list_settings:
         return _settings()
-    ctx.find_root().meta["flhe.verbose"] = how.verbose
     named = scheme_text(ctx, given)
     sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in given}
     preset, said = (

@@ -35,13 +35,13 @@ class RoundDisplay(Progress):
 
     def say(self, text: str) -> None:
         """Show the current activity."""
-        if self.disable:
-            self.note(text)
+        self._note(text)
         self.update(self._rounds, description=text)
 
-    def note(self, text: str) -> None:
-        """Show a line that stays on the screen."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+    def _note(self, text: str) -> None:
+        """Print a line where no bar is shown."""
+        if self.disable:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, report: dict[str, Any]) -> None:
         """Show a finished round."""
@@ -51,11 +51,10 @@ class RoundDisplay(Progress):
         if 0 < self._kill <= report["round"]:
             score += f", one node killed for good in round {self._kill}"
         self.update(self._rounds, description=score, completed=report["round"])
-        if self.disable:
-            self.note(
-                f"round {report['round']}/{self.tasks[0].total}: {score}, "
-                f"{report['survivors']} nodes, {report['round_s']:.1f} s"
-            )
+        self._note(
+            f"round {report['round']}/{self.tasks[0].total}: {score}, "
+            f"{report['survivors']} nodes, {report['round_s']:.1f} s"
+        )
 
 
 def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: int) -> Table:

@@ -6,7 +6,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -20,9 +20,6 @@ from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
 from flhe_app.superlink import Process, pairs, start_simulation
 
-if TYPE_CHECKING:
-    from flhe.strategies.report import Lines
-
 SIMULATION_S = 600.0
 """Maximum wait for the simulation's process to appear."""
 STREAM_S = 5.0
@@ -34,13 +31,17 @@ class FlowerRun:
     """One Flower run, from the SuperLink's start to its end."""
 
     def __init__(self, run_dir: RunDir, scratch: Path, how: How, console: Console) -> None:
-        self._dir, self._scratch, self._how, self._console = run_dir, scratch, how, console
-        self._copy = self._own(Path(how.report_path).expanduser()) if how.report_path else None
+        from flhe.strategies.report import Lines
+
+        self._dir, self._scratch, self._console = run_dir, scratch, console
+        warn = partial(console.print, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        mine, name = Path(how.report_path).expanduser(), f"--report {how.report_path}"
+        self._copy = Lines(mine, name, warn) if how.report_path else None
         self._settings, self._log = run_dir.settings, run_dir.log
-        self._deadline = time.monotonic() + how.timeout
+        self._timeout, self._deadline = how.timeout, time.monotonic() + how.timeout
         self._env = environment(run_dir.nodes, scratch)
         self._outcome = Outcome.earlier(labelled(e, self._settings) for e in run_dir.events())
-        self._tails = (Tail(run_dir.report, new=True), Tail(self._log, new=True))
+        self._tail = Tail(run_dir.report, new=True)
         self._log.touch(mode=0o600)
         self._log_start = self._log.stat().st_size
 
@@ -116,8 +117,7 @@ class FlowerRun:
     def _tick(self) -> None:
         """Wait a moment; show news; keep to the deadline."""
         time.sleep(POLL_S)
-        report, log = self._tails
-        for line in report.lines():
+        for line in self._tail.lines():
             event = labelled(json.loads(line), self._settings)
             if self._copy is not None:
                 self._copy.append(json.dumps(event))
@@ -129,21 +129,11 @@ class FlowerRun:
             elif kind == "joined":
                 nodes = self._settings.nodes
                 self._display.say(f"training on {nodes} nodes; a new installation compiles first")
-        if self._how.verbose:
-            for line in log.lines():
-                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         if time.monotonic() > self._deadline:
             self._fail(
-                f"the run took longer than --timeout {self._how.timeout:g} s "
+                f"the run took longer than --timeout {self._timeout:g} s "
                 f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
             )
-
-    def _own(self, path: Path) -> Lines:
-        """Return the user's own file for the report's lines."""
-        from flhe.strategies.report import Lines
-
-        say = partial(self._console.print, markup=False, highlight=False, soft_wrap=True)
-        return Lines(path, f"--report {path}", partial(say, style="yellow"))
 
     def _fail(self, reason: str) -> NoReturn:
         raise FlheError(f"the run failed: {reason} (full log: {self._log})")

@@ -40,7 +40,7 @@ _files, _options = (partial(option, group=group) for group in GROUPS[-2:])
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Options of the command that are no settings: files, display and time limit of a run."""
+    """Options of the command that are no settings: files and time limit of a run."""
 
     report_path: str = _files(
         "", "Append a JSON line after each round: time of each phase.", flag="--report", extra=FILE
@@ -53,7 +53,6 @@ class How:
         False, "List all settings, and do nothing else.", flag="--settings"
     )
     timeout: float = _options(7200.0, "Maximum time of the run in seconds.")
-    verbose: bool = _options(False, "Show Flower's log, and tracebacks.")
 
 
 class RunCommand(TyperCommand):

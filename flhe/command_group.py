@@ -100,7 +100,7 @@ class Commands(TyperGroup):
 
 
 class OneLineErrors(Commands):
-    """The root: it prints answers, and one line for an error unless FLHE_DEBUG or --verbose is set."""
+    """The root: it prints answers, and one line for an error unless FLHE_DEBUG is set."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -133,8 +133,7 @@ class OneLineErrors(Commands):
         except Exception as error:
             foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
             gone = isinstance(error, BrokenPipeError)  # a closed pipe: click exits quietly
-            wants = os.environ.get("FLHE_DEBUG") or ctx.find_root().meta.get("flhe.verbose")
-            if foreign or gone or wants:
+            if foreign or gone or os.environ.get("FLHE_DEBUG"):
                 raise
             typer.echo(f"flhe: {_one_line(error, ctx.invoked_subcommand)}", err=True)
             raise typer.Exit(1) from error

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from flhe.errors import FlheError
 from flhe.strategies.overhead import PHASES
-from flhe_app import flower_run
+from flhe_app import flower_run, run_dir
 from flhe_app.console import RoundDisplay, overhead_table, round_table
 from flhe_app.flower_run import FlowerRun
-from flhe_app.outcome import Outcome, Tail, labelled
+from flhe_app.outcome import Outcome, labelled
 from flhe_app.run_command import How
 from flhe_app.settings import Settings
 
@@ -92,15 +92,6 @@ def test_the_table_names_the_selection_round_and_fits_a_terminal_of_80() -> None
     assert Outcome.earlier([one]).to_json(Settings())["final_accuracy"] is None
 
 
-def under_way(console: Console, tmp: Path, how: How | None = None) -> FlowerRun:
-    """A run that reads what is in tmp / "report"."""
-    run = FlowerRun.__new__(FlowerRun)
-    run._console, run._settings, run._log = console, SELECTS, tmp / "log"
-    run._tails, run._outcome = (Tail(tmp / "report"), Tail(tmp / "log")), Outcome()
-    run._copy, run._how, run._deadline = run._own(tmp / "copy"), how or How(), math.inf
-    return run
-
-
 def test_a_killed_node_is_shown_in_each_round_from_its_death_on() -> None:
     console = plain()
     with RoundDisplay(console, Settings(kill=2)) as display:
@@ -114,11 +105,12 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flower_run, "POLL_S", 0.0)
-    console = plain()
-    lines = "".join(json.dumps(event(number)) + "\n" for number in (1, 2))
-    (tmp_path / "report").write_text(lines)
-    run = under_way(console, tmp_path, How(timeout=1))
-    with RoundDisplay(console, SELECTS) as run._display:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    console, copy = plain(), tmp_path / "copy"
+    with run_dir.created(SELECTS) as made, RoundDisplay(console, SELECTS) as display:
+        run = FlowerRun(made, tmp_path, How(report_path=str(copy), timeout=1), console)
+        run._display, run._deadline = display, math.inf
+        made.report.write_text("".join(json.dumps(event(number)) + "\n" for number in (1, 2)))
         run._tick()
         run._deadline = -math.inf
         with pytest.raises(FlheError, match=r"took longer than --timeout 1 s \(2 of 3 rounds done"):
@@ -127,7 +119,7 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
         "round 1/3: selection round, 5 nodes, 1.5 s",
         "round 2/3: accuracy 0.7500, loss 0.5000, 5 nodes, 1.5 s",
     ]
-    passed = [json.loads(line) for line in (tmp_path / "copy").read_text().splitlines()]
+    passed = [json.loads(line) for line in copy.read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
 
