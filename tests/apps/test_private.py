@@ -27,12 +27,6 @@ def test_records_under_fedsgd_and_nodes_under_fedavg() -> None:
     assert Settings().codec(100).mechanism is None
 
 
-@pytest.mark.parametrize("more", [{"select": 0.5}, {"noise": 0.1, "noise_scope": "all"}])
-def test_what_would_not_be_private_is_refused(more: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="differential privacy"):
-        replace(RECORDS, **more)  # type: ignore[arg-type]
-
-
 def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
     reports = [{**r, "epsilon": 0.25 * r["round"], "delta": 1e-5} for r in rounds(RECORDS)]
     said = shown(plain(120), round_table(RECORDS, reports, 1000))

@@ -150,6 +150,8 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
             "clipping='history', noise=0.1: noise with fitted clipping.* use clipping='fixed'",
         ),
         ({**NOISE, "top-k": 0.1}, "noise with top-k"),
+        ({"noise-multiplier": 1.5, "select": 0.5}, "differential privacy"),
+        ({"noise-multiplier": 1.5, **NOISE}, "differential privacy"),
         # SASH
         (
             {"scheme": "sash", "clipping": "history"},
