@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from flhe.errors import ConfigError
 from flhe.training import accountant
 from flhe_app import style
 from flhe_app.outcome import SELECTION
@@ -72,7 +71,12 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
         caption += f" Epsilon at delta {settings.delta:g}, of all rounds so far together."
     title = f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}"
     names = ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes")
-    table = _table(title, caption, *names, *(["Epsilon"] if private else []))
+    columns = (Column(name, justify="right", no_wrap=True) for name in names)
+    table = Table(
+        *columns, title=title, caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False
+    )
+    if private:
+        table.add_column("Epsilon", justify="right", no_wrap=True)
     for report in rounds:
         table.add_row(
             str(report["round"]),
@@ -93,43 +97,6 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     return table
 
 
-def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> Table | None:
-    """Return the table of a finished run's time, by phase; None if no report has phases.
-
-    The first round has its own column: it includes key agreement, process starts and compilation.
-    """
-    from flhe.strategies.overhead import PHASES
-
-    told = [report for report in rounds if report.get("phases")]
-    if not told:
-        return None
-    first, later = told[:1], told[1:]
-    caption = "encrypt, open: the slowest node's, as it tells. Bytes: mean of all rounds."
-    if held := max((report.get("nodes_bytes") or 0 for report in told), default=0):
-        caption += f" A process of nodes held {size(held)} at most."
-    if ending is not None:
-        up, down = (sum(p[name] for p in ending["phases"]) for name in ("bytes_up", "bytes_down"))
-        caption += (
-            f" After the last round: {ending['wall_s']:.2f} s, {size(up)} up, {size(down)} down."
-        )
-    names = ("Phase", "First s", "Later s", "Up", "Down", "Server memory")
-    table = _table("Where a round goes", caption, *names)
-    table.columns[0].justify = "left"
-    for name in PHASES:
-        own = [phase for report in told for phase in report["phases"] if phase["name"] == name]
-        if not own:
-            continue
-        up, down = (sum(p[key] for p in own) / len(told) for key in ("bytes_up", "bytes_down"))
-        held = max(phase["server_bytes"] or 0 for phase in own)
-        table.add_row(
-            name,
-            _mean_seconds(first, name),
-            _mean_seconds(later, name),
-            *(size(count) if count else "-" for count in (up, down, held)),
-        )
-    return table
-
-
 def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
     """Draw accuracy by round, and epsilon where there is one; the file's name says which format.
 
@@ -143,28 +110,12 @@ def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
     panels = {"accuracy": "accuracy"}
     if any(report.get("epsilon") is not None for report in rounds):
         panels["epsilon"] = f"epsilon at delta {last['delta']:g}"
-    try:
-        with style.drawn(path, says, 3.4, grid=(1, len(panels))) as (_, grid):
-            for axes, (name, label), spare in zip(grid, panels.items(), range(2), strict=False):
-                look = style.spare(spare)
-                line = {"color": style.colour(look.colour), "marker": look.marker, "markersize": 4}
-                axes.plot(numbers, [report[name] for report in rounds], **line)  # type: ignore[arg-type]
-                axes.set(xlabel="round", title=label)
-                if name == "epsilon":
-                    axes.set_ylim(bottom=0)
-    except ConfigError as error:
-        raise ConfigError(f"--plot {error}; name a .png or .svg that can be written") from None
-
-
-def _table(title: str, caption: str, *names: str) -> Table:
-    columns = (Column(name, justify="right", no_wrap=True) for name in names)
-    look: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False}
-    return Table(*columns, title=title, caption=caption, **look)
-
-
-def _mean_seconds(rounds: list[dict[str, Any]], phase: str) -> str:
-    found = [each["seconds"] for r in rounds for each in r["phases"] if each["name"] == phase]
-    return f"{sum(found) / len(rounds):.3f}" if found else "-"
+    with style.drawn(path, says, 3.4, grid=(1, len(panels))) as (_, grid):
+        for axes, (name, label) in zip(grid, panels.items(), strict=True):
+            axes.plot(numbers, [report[name] for report in rounds], marker="o", markersize=4)
+            axes.set(xlabel="round", title=label)
+            if name == "epsilon":
+                axes.set_ylim(bottom=0)
 
 
 def size(count: float) -> str:

@@ -18,7 +18,7 @@ from rich.text import Text
 from flhe.answer import Answer, notes
 from flhe.errors import ConfigError, FlheError
 from flhe.packages import require
-from flhe_app.console import overhead_table, plot, round_table
+from flhe_app.console import plot, round_table
 from flhe_app.environment import creatable, own_name, temporary
 from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir, created, reopened
@@ -58,8 +58,6 @@ def _train(run_dir: RunDir, how: How) -> Answer:
     model_bytes = outcome.told("start", "model_bytes") or 0
     table = round_table(settings, outcome.rounds, model_bytes)
     answer = Answer(outcome.to_json(settings), table)
-    if overhead := overhead_table(outcome.rounds, outcome.told("done", "ending")):
-        answer.shown += (overhead,)
     if settings.plot:
         plot(Path(settings.plot), f"{settings.task}, {settings.scheme}", outcome.rounds)
         answer.shown += (f"Plot: {settings.plot}",)

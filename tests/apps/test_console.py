@@ -1,11 +1,10 @@
-"""What `flhe run` shows of its rounds: the selection round, a killed node, no accuracy, the costs."""
+"""What `flhe run` shows of its rounds: the selection round, a killed node, no accuracy."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from flhe.errors import FlheError
-from flhe.strategies.overhead import PHASES
 from flhe_app import flower_run, run_dir
-from flhe_app.console import RoundDisplay, overhead_table, round_table
+from flhe_app.console import RoundDisplay, round_table
 from flhe_app.flower_run import FlowerRun
 from flhe_app.outcome import Outcome, labelled
 from flhe_app.run_command import How
@@ -122,32 +120,3 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     passed = [json.loads(line) for line in copy.read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
-
-
-# --- what it cost ---
-
-
-def phase(name: str, *costs: float | None) -> dict[str, Any]:
-    keys = ("seconds", "bytes_up", "bytes_down", "server_bytes")
-    return {"name": name, **dict(zip(keys, costs, strict=True))}
-
-
-def test_the_table_shows_the_first_round_and_the_mean_of_the_others() -> None:
-    rounds = [
-        {"nodes_bytes": 10, "phases": [phase("keys", 9.0, 6000, 0, 5_000_000)]},
-        {"nodes_bytes": 3_000_000, "phases": [phase("train", 1.0, 0, 30_000, 7_000_000)]},
-        {"nodes_bytes": None, "phases": [phase("train", 4.0, 0, 0, None)]},
-    ]
-    ending = {"wall_s": 0.5, "phases": [phase("catch-up", 0.5, 1_000_000, 2_000_000, None)]}
-    text = shown(plain(), overhead_table(rounds, ending))
-    assert re.search(r"^keys +9\.000 +- +2\.00 kB +- +5\.00 MB *$", text, re.MULTILINE)
-    assert re.search(r"^train +- +2\.500 +- +10\.00 kB +7\.00 MB *$", text, re.MULTILINE)
-    assert text.index("keys") < text.index("train")
-    words = " ".join(text.split())
-    assert "A process of nodes held 3.00 MB at most." in words
-    assert "After the last round: 0.50 s, 1.00 MB up, 2.00 MB down." in words
-    big = [phase(name, 12345.678, 999_999_999_999, 999_999_999_999, 10**12) for name in PHASES]
-    text = shown(plain(), overhead_table([{"nodes_bytes": 10**12, "phases": big}] * 2, None))
-    assert "…" not in text
-    assert all(re.search(rf"^{name} ", text, re.MULTILINE) for name in PHASES)
-    assert overhead_table([{"round": 1}], None) is None  # reported by an earlier version

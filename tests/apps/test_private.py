@@ -46,5 +46,5 @@ def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
     plot(tmp_path / "lost.svg", "digits", [event(1), event(2), event(3, None)])
     assert "75.0% after 2 rounds" in (tmp_path / "lost.svg").read_text()
     plot(tmp_path / "none.svg", "digits", [event(1, None)])
-    with pytest.raises(ConfigError, match="--plot"):
+    with pytest.raises(ConfigError, match="the picture cannot be written"):
         plot(tmp_path / "run.txt", "digits", reports)
