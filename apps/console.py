@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Table
 
+from flhe.answer import table
 from flhe.training import accountant
 from flhe_app import style
 from flhe_app.outcome import SELECTION
@@ -61,8 +63,8 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     plain_up = settings.cohort * model_bytes
     plain_down = (settings.cohort + settings.nodes) * model_bytes
     caption = (
-        f"Plain FedAvg moves {size(plain_up)} up and {size(plain_down)} down a round "
-        f"(model {size(model_bytes)}): the factors beside the bytes."
+        f"Plain FedAvg moves {decimal(plain_up)} up and {decimal(plain_down)} down a round "
+        f"(model {decimal(model_bytes)}): the factors beside the bytes."
     )
     if any(report["kind"] == SELECTION for report in rounds):
         caption += " The selection round trains nothing: nodes score the parameters."
@@ -70,15 +72,12 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     if private:
         caption += f" Epsilon at delta {settings.delta:g}, of all rounds so far together."
     title = f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}"
-    names = ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes")
-    columns = (Column(name, justify="right", no_wrap=True) for name in names)
-    table = Table(
-        *columns, title=title, caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False
-    )
+    names = ["Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes"]
     if private:
-        table.add_column("Epsilon", justify="right", no_wrap=True)
+        names.append("Epsilon")
+    made = table(names, right=True, title=title, caption=caption, padding=0)
     for report in rounds:
-        table.add_row(
+        cells = [
             str(report["round"]),
             SELECTION if report["kind"] == SELECTION else _number(report["accuracy"]),
             _number(report["loss"]),
@@ -87,14 +86,12 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
             f"{report['crypto_s']:.3f}",
             f"{report['round_s']:.1f}",
             str(report["survivors"]),
-            # JSON has no infinity
-            *(
-                ["∞" if (e := report["epsilon"]) is None else accountant.shown(e)]
-                if private
-                else []
-            ),
-        )
-    return table
+        ]
+        if private:  # JSON has no infinity
+            epsilon = report["epsilon"]
+            cells.append("∞" if epsilon is None else accountant.shown(epsilon))
+        made.add_row(*cells)
+    return made
 
 
 def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
@@ -118,17 +115,8 @@ def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
                 axes.set_ylim(bottom=0)
 
 
-def size(count: float) -> str:
-    """Format a number of bytes, decimal units."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 100 or unit == "B" else f"{count:.2f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
-
-
 def _beside(count: int, plain: int) -> str:
-    return f"{size(count)} {count / plain:.2f}x" if plain else size(count)
+    return f"{decimal(count)} {count / plain:.2f}x" if plain else decimal(count)
 
 
 def _number(value: float | None) -> str:
