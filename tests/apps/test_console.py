@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flhe.errors import FlheError
+from flhe.errors import ConfigError, FlheError
 from flhe_app import flower_run, run_dir
-from flhe_app.console import RoundDisplay, round_table
+from flhe_app.console import RoundDisplay, plot, round_table
 from flhe_app.flower_run import FlowerRun
 from flhe_app.outcome import Outcome, labelled
 from flhe_app.run_command import How
 from flhe_app.settings import Settings
 
 SELECTS = Settings("fedml-he", num_rounds=2, select=0.1)
+RECORDS = Settings("flashe", algorithm="fedsgd", noise_multiplier=1.5, sampling=0.2)
 
 
 def event(number: int, accuracy: float | None = 0.75, loss: float | None = 0.5) -> dict[str, Any]:
@@ -120,3 +121,26 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     passed = [json.loads(line) for line in copy.read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
+
+
+def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
+    reports = [{**r, "epsilon": 0.25 * r["round"], "delta": 1e-5} for r in rounds(RECORDS)]
+    said = shown(plain(120), round_table(RECORDS, reports, 1000))
+    assert "Epsilon" in said
+    assert "1.25" in said
+    assert "Epsilon" not in shown(plain(120), round_table(Settings(), rounds(Settings()), 1000))
+    infinite = [{**report, "epsilon": None} for report in reports]  # JSON has no infinity
+    assert "∞" in shown(plain(120), round_table(RECORDS, infinite, 1000))
+    assert "0.00124" in shown(
+        plain(120), round_table(RECORDS, [{**reports[0], "epsilon": 0.001231}], 9)
+    )
+    for name in ("run.svg", "run.png"):
+        plot(tmp_path / name, "digits", reports)
+        assert (tmp_path / name).stat().st_size > 1000
+    plot(tmp_path / "plain.svg", "digits", [event(1), event(2)])
+    assert "epsilon" not in (tmp_path / "plain.svg").read_text()
+    plot(tmp_path / "lost.svg", "digits", [event(1), event(2), event(3, None)])
+    assert "75.0% after 2 rounds" in (tmp_path / "lost.svg").read_text()
+    plot(tmp_path / "none.svg", "digits", [event(1, None)])
+    with pytest.raises(ConfigError, match="the picture cannot be written"):
+        plot(tmp_path / "run.txt", "digits", reports)

@@ -7,18 +7,20 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from typing import Any
 
 import pytest
 
 import flhe_app
+from flhe.coding.base import Mechanism
 from flhe.errors import ConfigError
 from flhe.training.optimizer import RULES
 from flhe_app import settings
 from flhe_app.option import about, key_of
 from flhe_app.settings import Settings
 from flhe_app.superlink import pairs
+from flhe_app.tasks import task_named
 from flhe_app.tasks.fair import Fair
 
 APP = tomllib.loads((pathlib.Path(flhe_app.__file__).parent / "pyproject.toml").read_text())
@@ -205,3 +207,16 @@ def test_q_fedavg_takes_its_parameters_from_public_figures() -> None:
     assert settings.fair == Fair(0.5, 20.0, 2.0, math.log(10), 1 << 20)
     settings = Settings(fair_q=0.5, fair_lipschitz=2.0, max_examples=5000, task="lstm")
     assert settings.fair == Fair(0.5, 2.0, 1.0, math.log(97), 5000)
+
+
+RECORDS = Settings("flashe", algorithm="fedsgd", noise_multiplier=1.5, sampling=0.2)
+
+
+def test_records_under_fedsgd_and_nodes_under_fedavg() -> None:
+    assert RECORDS.codec(1).mechanism == Mechanism(1.5, 0.2)
+    [noise] = RECORDS.codec(1).codecs
+    assert noise.parameters()["divisor"] == (0.2 * task_named("digits").source.train_size).hex()
+    nodes = replace(RECORDS, algorithm="fedavg", sampling=0.1, clip_norm=2.0)
+    assert nodes.codec(1).mechanism == Mechanism(1.5, 1.0, of_members=True)
+    assert nodes.codec(1).codecs[0].norm_bound == 2.0
+    assert Settings().codec(100).mechanism is None
