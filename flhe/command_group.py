@@ -51,7 +51,7 @@ def _flag(*names: str, help: str, key: str = "", **more: Any) -> TyperOption:  #
         if given:
             ctx.meta[key] = True
             if not key:
-                no_color()
+                _no_color()
 
     kind: dict[str, Any] = {
         "is_flag": True,
@@ -62,7 +62,7 @@ def _flag(*names: str, help: str, key: str = "", **more: Any) -> TyperOption:  #
     return TyperOption(param_decls=[*names], help=help, **kind, **more)
 
 
-def no_color() -> None:
+def _no_color() -> None:
     """Print no colours from now on, in help and in errors too."""
     from typer import rich_utils
 
@@ -104,12 +104,15 @@ class OneLineErrors(Commands):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.params.append(
+            _flag("--no-color", is_eager=True, help="Print no colours, as NO_COLOR=1.")
+        )
         _share(self)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; NO_COLOR holds for help and errors too."""
         if os.environ.get("NO_COLOR"):
-            no_color()
+            _no_color()
         return super().main(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -74,6 +74,10 @@ def test_the_display_names_the_selection_round(terminal: bool) -> None:
         with RoundDisplay(console, SELECTS) as display:  # a terminal's is drawn last
             display.round(report)
         assert says in shown(console)[before:]
+    before = len(shown(console))
+    with RoundDisplay(console, SELECTS) as display:
+        display.say("waiting for 5 nodes")
+    assert "waiting for 5 nodes" in shown(console)[before:]
 
 
 def test_the_table_names_the_selection_round_and_fits_a_terminal_of_80() -> None:
@@ -109,16 +113,18 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     with run_dir.created(SELECTS) as made, RoundDisplay(console, SELECTS) as display:
         run = FlowerRun(made, tmp_path, How(report_path=str(copy), timeout=1), console)
         run._display, run._deadline = display, math.inf
-        made.report.write_text("".join(json.dumps(event(number)) + "\n" for number in (1, 2)))
+        events = ({"event": "joined"}, event(1), event(2), {"event": "warning", "text": "x"})
+        made.report.write_text("".join(json.dumps(each) + "\n" for each in events))
         run._tick()
         run._deadline = -math.inf
         with pytest.raises(FlheError, match=r"took longer than --timeout 1 s \(2 of 3 rounds done"):
             run._tick()
     assert shown(console).splitlines() == [
+        "training on 5 nodes; a new installation compiles first",
         "round 1/3: selection round, 5 nodes, 1.5 s",
         "round 2/3: accuracy 0.7500, loss 0.5000, 5 nodes, 1.5 s",
     ]
-    passed = [json.loads(line) for line in copy.read_text().splitlines()]
+    _, *passed, _ = [json.loads(line) for line in copy.read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
 
@@ -126,7 +132,7 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
 def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
     reports = [{**r, "epsilon": 0.25 * r["round"], "delta": 1e-5} for r in rounds(RECORDS)]
     said = shown(plain(120), round_table(RECORDS, reports, 1000))
-    assert "Epsilon" in said
+    assert "Epsilon at delta 1e-05, of all rounds so far" in " ".join(said.split())
     assert "1.25" in said
     assert "Epsilon" not in shown(plain(120), round_table(Settings(), rounds(Settings()), 1000))
     infinite = [{**report, "epsilon": None} for report in reports]  # JSON has no infinity

@@ -53,6 +53,7 @@ def test_a_new_directory_is_private_and_says_what_was_asked(
         made.report.write_text(whole + '{"event": "rou')  # a torn line
         assert made.events() == [ROUND]
         assert made.report.read_text() == whole
+        assert made.events() == [ROUND]
         made.report.unlink()
         entries = {entry.name: entry.stat().st_mode & 0o777 for entry in path.iterdir()}
         own = {"settings.json": 0o600, "nodes": 0o700} if encrypted else {}

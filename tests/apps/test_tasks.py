@@ -407,6 +407,7 @@ def test_a_data_set_is_asked_for_before_anything_starts() -> None:
 def test_enlarged_digits(name: str) -> None:
     task, small = task_named(name), task_named("digits").load("")
     task.source.place(name, "")
+    assert task.source.there("")
     data = task.load("")
     assert tuple(data.train.images.shape) == (task.source.train_size, 1, 28, 28)
     assert torch.equal(data.train.labels, small.train.labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -143,6 +144,9 @@ def test_a_request_that_is_none_or_never_ends(
             assert answer.startswith(b"HTTP/1.0 404"), length
         for half in (post, post + b"Content-Length: 100\r\n\r\n{", b"GE", b""):
             assert not said(half), half
+        with socket.create_connection((host, int(port)), 5) as gone:  # closed with a reset
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.sendall(post + b"Content-Length: 100\r\n\r\n{")
     assert "Traceback" not in capfd.readouterr().err
 
 
