@@ -40,6 +40,10 @@ def test_help_fits_one_screen(name: str) -> None:
     )
 
 
+def test_options_of_a_scheme_are_described_as_in_its_docstring() -> None:
+    assert re.search(r"--keys .*Source of the keys\.  \[default: round", run("esafl", "-h").output)
+
+
 SAID: dict[str, dict[str, Any]] = {
     "": {"scheme": "flashe"},
     "flashe --masking single": {"scheme": "flashe masking=single"},
