@@ -139,14 +139,14 @@ def test_a_request_that_is_none_or_never_ends(
                     return connection.makefile("rb").read()
             return b""
 
+        with socket.create_connection((host, int(port)), 5) as gone:  # closed with a reset
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.sendall(post + b"Content-Length: 100\r\n\r\n{")
         for length in (b"abc", b"-1", b"1e3", b"\xb2", b"9" * 40, b""):
             answer = said(post + b"Content-Length: " + length + b"\r\n\r\n")
             assert answer.startswith(b"HTTP/1.0 404"), length
         for half in (post, post + b"Content-Length: 100\r\n\r\n{", b"GE", b""):
             assert not said(half), half
-        with socket.create_connection((host, int(port)), 5) as gone:  # closed with a reset
-            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            gone.sendall(post + b"Content-Length: 100\r\n\r\n{")
     assert "Traceback" not in capfd.readouterr().err
 
 
