@@ -13,9 +13,18 @@ from dataclasses import fields
 from flhe.errors import ConfigError, FlheError
 from flhe_app.option import key_of
 from flhe_app.settings import FAIR_BITS, MIN_LIMIT, Settings
+from flhe_app.tasks import task_named
 
 MIN_ENCRYPTED_NODES = 3
 """Minimum number of nodes for a key agreement."""
+
+
+CODING = (
+    *("scheme", "algorithm", "clipping", "top_k", "select", "rule", "noise"),
+    *("client_optimizer", "client_lr", "client_momentum", "client_decay"),
+    *("server_optimizer", "server_eta", "server_momentum"),
+)
+"""Settings that an error of the library may be about."""
 
 
 def check(settings: Settings) -> None:
@@ -29,28 +38,45 @@ def check(settings: Settings) -> None:
     if settings.resume and not settings.state_dir:
         raise ConfigError("resume=true needs state-dir: name the directory of the earlier run")
     _dropouts(settings)
-    _methods(settings)
     if settings.clip != 1.0 and settings.clipping != "fixed" and not settings.fair_q:
         raise ConfigError(
             f"clip={settings.clip!r} has no effect with clipping={settings.clipping!r}: leave it out, "
             "or use clipping='fixed'"
         )
-    _selection(settings)
-    _keys(settings)
-    with _said(settings, "scheme", "clipping", "top_k", "algorithm"):
+    with _said(settings):
+        select = settings.selects
+        _ = settings.optimizer
+    if select.mapped and len(task_named(settings.task).source.shape) == 1:
+        raise ConfigError(
+            f"select={settings.select} with task={settings.task!r}: a sensitivity map needs gradients "
+            "by inputs, and text has none; use rule=magnitude or rule=random, or select=1.0"
+        )
+    if not select.partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
+        raise ConfigError(
+            "rule and rest have no effect unless select is below 1: leave them out, or lower it"
+        )
+    if _lasting(settings) and settings.fraction_train < 1:
+        raise ConfigError(
+            f"fraction-train={settings.fraction_train} with scheme={settings.scheme!r}: keys that last "
+            "longer than a round open sums of all nodes only; have keys made for each round, or use "
+            "fraction-train=1.0"
+        )
+    if settings.fair_q:
+        _fair(settings)
+    with _said(settings):
         if settings.encrypted:
             settings.terms(settings.max_examples or MIN_LIMIT).for_cohort(settings.nodes)
 
 
 @contextmanager
-def _said(settings: Settings, *keys: str) -> Iterator[None]:
-    """Rewrite an error in the run config's words, preceded by the settings of `keys`."""
+def _said(settings: Settings) -> Iterator[None]:
+    """Rewrite an error in the run config's words, preceded by the settings that it may be about."""
     try:
         yield
     except FlheError as error:
-        changed = [f.name for f in fields(settings) if getattr(settings, f.name) != f.default]
-        shown = [key for key in keys if key in changed] or keys[:1]
-        given = ", ".join(f"{key_of(key)}={getattr(settings, key)!r}" for key in shown)
+        changed = {f.name for f in fields(settings) if getattr(settings, f.name) != f.default}
+        shown = [name for name in CODING if name in changed] or ["scheme"]
+        given = ", ".join(f"{key_of(name)}={getattr(settings, name)!r}" for name in shown)
         names = "|".join(field.name for field in fields(settings) if "_" in field.name)
         text = str(error).replace(
             "give clip as a number, or numbers by layer", "use clipping='fixed'"
@@ -60,69 +86,51 @@ def _said(settings: Settings, *keys: str) -> Iterator[None]:
 
 
 def _dropouts(settings: Settings) -> None:
-    """Refuse to lose more nodes than a sum can spare, and a kill in a round outside the run."""
+    """Refuse rounds that cannot have the updates they need, and a kill in a round outside the run."""
     if settings.kill > settings.num_rounds:
         raise ConfigError(
             f"kill={settings.kill}: the run has num-rounds={settings.num_rounds}; name one of those, "
             "or 0 to kill nobody"
         )
-    left = settings.nodes - settings.drops - bool(settings.kill)
-    if settings.drops and left < 2:
-        beside = " and one killed" if settings.kill else ""
+    needed = _needed(settings)
+    left = min(settings.cohort, settings.nodes - bool(settings.kill)) - settings.drops
+    if left < needed:
         raise ConfigError(
-            f"drops={settings.drops} of {settings.nodes} nodes{beside}: two must remain"
-        )
-    if _lasting(settings) and left < min(settings.nodes, MIN_ENCRYPTED_NODES):
-        raise ConfigError(
-            f"scheme={settings.scheme!r} with {left} of {settings.nodes} nodes left by drops or "
-            f"kill: the remaining nodes agree on new keys, which needs {MIN_ENCRYPTED_NODES}; use "
-            "more"
+            f"nodes={settings.nodes}, fraction-train={settings.fraction_train}, "
+            f"drops={settings.drops}, kill={settings.kill}: a round may be left with {left} updates, "
+            f"scheme={settings.scheme!r} needs {needed}; use more nodes, or let fewer drop out"
         )
 
 
-def _methods(settings: Settings) -> None:
-    """Refuse settings that an optimizer or q-FedAvg refuses."""
-    own = ("server_optimizer", "server_eta", "server_momentum")
-    clients = ("client_optimizer", "client_lr", "client_momentum", "client_decay")
-    with _said(settings, *(clients if settings.gradients else own)):
-        _ = settings.optimizer
-    if settings.gradients and settings.server_reads:
-        raise ConfigError(
-            f"algorithm='fedsgd' with scheme={settings.scheme!r}: every node steps for itself, so "
-            "nodes must read the sums, and the server does; let the nodes (unmask=clients)"
-        )
-    if settings.fair_q and not MIN_LIMIT <= (settings.max_examples or MIN_LIMIT) <= 1 << 28:
+def _needed(settings: Settings) -> int:
+    """Return how many updates a round needs."""
+    if not settings.encrypted:
+        return 1
+    if _lasting(settings):  # those that remain agree on new keys
+        return MIN_ENCRYPTED_NODES
+    from flhe.keys.agreement.thresholds import Thresholds
+    from flhe.keys.roster.roster import Roster
+
+    colluders = Roster.default_collusion(settings.nodes)
+    if not settings.system.opened_together:
+        return colluders + 2
+    together = settings.system.threshold_of(settings.nodes)
+    return max(Thresholds(settings.nodes, colluders).min_set, together)
+
+
+def _fair(settings: Settings) -> None:
+    """Refuse q-FedAvg where its weights would be known, or too coarse."""
+    if not MIN_LIMIT <= (settings.max_examples or MIN_LIMIT) <= 1 << 28:
         raise ConfigError(
             f"max-examples={settings.max_examples} with fair-q={settings.fair_q}: weights are rounded "
             f"to whole numbers up to it; use {MIN_LIMIT} to 2**28, or 0"
         )
-
-
-def _selection(settings: Settings) -> None:
-    with _said(settings, "select", "rule"):
-        select = settings.selects
-    with _said(settings, "noise"):
-        _ = settings.laplace
-    if not select.partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
-        raise ConfigError(
-            "rule and rest have no effect unless select is below 1: leave them out, or lower it"
-        )
-    if select.clear and settings.fair_q:
+    if settings.selects.clear:
         raise ConfigError(
             "fair-q with select: weights are secrets, and values in clear reveal them; encrypt "
             "all, or use rest='drop'"
         )
-
-
-def _keys(settings: Settings) -> None:
-    """Refuse a run whose sums the scheme's keys cannot open."""
-    if _lasting(settings) and settings.fraction_train < 1:
-        raise ConfigError(
-            f"fraction-train={settings.fraction_train} with scheme={settings.scheme!r}: keys that last "
-            "longer than a round open sums of all nodes only; have keys made for each round, or use "
-            "fraction-train=1.0"
-        )
-    if not (settings.encrypted and settings.fair_q):
+    if not settings.encrypted:
         return
     bits = settings.terms(MIN_LIMIT).resolved(settings.nodes).bits
     if bits < FAIR_BITS:

@@ -28,15 +28,11 @@ def run(ctx: typer.Context, **given: Any) -> Answer:
     how = How(**{field.name: given.pop(field.name) for field in fields(How)})
     if how.list_settings:
         return _settings()
-    ctx.find_root().meta["flhe.verbose"] = how.verbose
     named = scheme_text(ctx, given)
-    said, preset = (
-        {
-            n: v
-            for n, v in given.items()
-            if getattr(ctx.get_parameter_source(n), "name", "") == source
-        }
-        for source in ("COMMANDLINE", "ENVIRONMENT")
+    sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in given}
+    preset, said = (
+        {name: given[name] for name in given if sources[name] == source}
+        for source in ("ENVIRONMENT", "COMMANDLINE")
     )
     if named is not None:
         said["scheme"] = named

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Table
 
-from flhe.errors import ConfigError
+from flhe.answer import table
 from flhe.training import accountant
 from flhe_app import style
 from flhe_app.outcome import SELECTION
 from flhe_app.settings import Settings
 
-NEWS_S = 60.0
-"""Seconds after which a run without a bar says that it goes on."""
-
 
 class RoundDisplay(Progress):
     """A progress bar on a terminal, one plain line per step elsewhere."""
 
-    def __init__(self, console: Console, rounds: int) -> None:
+    def __init__(self, console: Console, settings: Settings) -> None:
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -34,37 +31,31 @@ class RoundDisplay(Progress):
             transient=True,
             disable=not console.is_terminal or console.is_dumb_terminal,
         )
-        self._rounds = self.add_task("starting", total=rounds)
-        self._noted = time.monotonic()
+        self._rounds = self.add_task("starting", total=settings.total_rounds)
+        self._kill = settings.kill
 
     def say(self, text: str) -> None:
         """Show the current activity."""
-        if self.disable:
-            self.note(text)
+        self._note(text)
         self.update(self._rounds, description=text)
 
-    def note(self, text: str) -> None:
-        """Show a line that stays on the screen."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        self._noted = time.monotonic()
-
-    def still(self) -> None:
-        """Say that the activity goes on, where no bar shows it and there was no line for a minute."""
-        if self.disable and time.monotonic() - self._noted > NEWS_S:
-            task = self.tasks[0]
-            self.note(f"{task.description} ({task.elapsed or 0:.0f} s since the start)")
+    def _note(self, text: str) -> None:
+        """Print a line where no bar is shown."""
+        if self.disable:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, report: dict[str, Any]) -> None:
         """Show a finished round."""
         score = f"accuracy {_number(report['accuracy'])}, loss {_number(report['loss'])}"
         if report["kind"] == SELECTION:
             score = "selection round"
+        if 0 < self._kill <= report["round"]:
+            score += f", one node killed for good in round {self._kill}"
         self.update(self._rounds, description=score, completed=report["round"])
-        if self.disable:
-            self.note(
-                f"round {report['round']}/{self.tasks[0].total}: {score}, "
-                f"{report['survivors']} nodes, {report['round_s']:.1f} s"
-            )
+        self._note(
+            f"round {report['round']}/{self.tasks[0].total}: {score}, "
+            f"{report['survivors']} nodes, {report['round_s']:.1f} s"
+        )
 
 
 def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: int) -> Table:
@@ -72,8 +63,8 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     plain_up = settings.cohort * model_bytes
     plain_down = (settings.cohort + settings.nodes) * model_bytes
     caption = (
-        f"Plain FedAvg moves {size(plain_up)} up and {size(plain_down)} down a round "
-        f"(model {size(model_bytes)}): the factors beside the bytes."
+        f"Plain FedAvg moves {decimal(plain_up)} up and {decimal(plain_down)} down a round "
+        f"(model {decimal(model_bytes)}): the factors beside the bytes."
     )
     if any(report["kind"] == SELECTION for report in rounds):
         caption += " The selection round trains nothing: nodes score the parameters."
@@ -81,10 +72,12 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     if private:
         caption += f" Epsilon at delta {settings.delta:g}, of all rounds so far together."
     title = f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}"
-    names = ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes")
-    table = _table(title, caption, *names, *(["Epsilon"] if private else []))
+    names = ["Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes"]
+    if private:
+        names.append("Epsilon")
+    made = table(names, right=True, title=title, caption=caption, padding=0)
     for report in rounds:
-        table.add_row(
+        cells = [
             str(report["round"]),
             SELECTION if report["kind"] == SELECTION else _number(report["accuracy"]),
             _number(report["loss"]),
@@ -93,51 +86,12 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
             f"{report['crypto_s']:.3f}",
             f"{report['round_s']:.1f}",
             str(report["survivors"]),
-            # JSON has no infinity
-            *(
-                ["∞" if (e := report["epsilon"]) is None else accountant.shown(e)]
-                if private
-                else []
-            ),
-        )
-    return table
-
-
-def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> Table | None:
-    """Return the table of a finished run's time, by phase; None if no report has phases.
-
-    The first round has its own column: it includes key agreement, process starts and compilation.
-    """
-    from flhe.strategies.overhead import PHASES
-
-    told = [report for report in rounds if report.get("phases")]
-    if not told:
-        return None
-    first, later = told[:1], told[1:]
-    caption = "encrypt, open: the slowest node's, as it tells. Bytes: mean of all rounds."
-    if held := max((report.get("nodes_bytes") or 0 for report in told), default=0):
-        caption += f" A process of nodes held {size(held)} at most."
-    if ending is not None:
-        up, down = (sum(p[name] for p in ending["phases"]) for name in ("bytes_up", "bytes_down"))
-        caption += (
-            f" After the last round: {ending['wall_s']:.2f} s, {size(up)} up, {size(down)} down."
-        )
-    names = ("Phase", "First s", "Later s", "Up", "Down", "Server memory")
-    table = _table("Where a round goes", caption, *names)
-    table.columns[0].justify = "left"
-    for name in PHASES:
-        own = [phase for report in told for phase in report["phases"] if phase["name"] == name]
-        if not own:
-            continue
-        up, down = (sum(p[key] for p in own) / len(told) for key in ("bytes_up", "bytes_down"))
-        held = max(phase["server_bytes"] or 0 for phase in own)
-        table.add_row(
-            name,
-            _mean_seconds(first, name),
-            _mean_seconds(later, name),
-            *(size(count) if count else "-" for count in (up, down, held)),
-        )
-    return table
+        ]
+        if private:  # JSON has no infinity
+            epsilon = report["epsilon"]
+            cells.append("∞" if epsilon is None else accountant.shown(epsilon))
+        made.add_row(*cells)
+    return made
 
 
 def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
@@ -153,41 +107,16 @@ def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
     panels = {"accuracy": "accuracy"}
     if any(report.get("epsilon") is not None for report in rounds):
         panels["epsilon"] = f"epsilon at delta {last['delta']:g}"
-    try:
-        with style.drawn(path, says, 3.4, grid=(1, len(panels))) as (_, grid):
-            for axes, (name, label), spare in zip(grid, panels.items(), range(2), strict=False):
-                look = style.spare(spare)
-                line = {"color": style.colour(look.colour), "marker": look.marker, "markersize": 4}
-                axes.plot(numbers, [report[name] for report in rounds], **line)  # type: ignore[arg-type]
-                axes.set(xlabel="round", title=label)
-                if name == "epsilon":
-                    axes.set_ylim(bottom=0)
-    except ConfigError as error:
-        raise ConfigError(f"--plot {error}; name a .png or .svg that can be written") from None
-
-
-def _table(title: str, caption: str, *names: str) -> Table:
-    columns = (Column(name, justify="right", no_wrap=True) for name in names)
-    look: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False}
-    return Table(*columns, title=title, caption=caption, **look)
-
-
-def _mean_seconds(rounds: list[dict[str, Any]], phase: str) -> str:
-    found = [each["seconds"] for r in rounds for each in r["phases"] if each["name"] == phase]
-    return f"{sum(found) / len(rounds):.3f}" if found else "-"
-
-
-def size(count: float) -> str:
-    """Format a number of bytes, decimal units."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 100 or unit == "B" else f"{count:.2f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
+    with style.drawn(path, says, 3.4, grid=(1, len(panels))) as (_, grid):
+        for axes, (name, label) in zip(grid, panels.items(), strict=True):
+            axes.plot(numbers, [report[name] for report in rounds], marker="o", markersize=4)
+            axes.set(xlabel="round", title=label)
+            if name == "epsilon":
+                axes.set_ylim(bottom=0)
 
 
 def _beside(count: int, plain: int) -> str:
-    return f"{size(count)} {count / plain:.2f}x" if plain else size(count)
+    return f"{decimal(count)} {count / plain:.2f}x" if plain else decimal(count)
 
 
 def _number(value: float | None) -> str:

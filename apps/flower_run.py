@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -16,19 +14,14 @@ from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
 from flhe_app.environment import environment
 from flhe_app.outcome import Outcome, Tail, labelled, last_exception
-from flhe_app.processes import Children, describe_exit, script
+from flhe_app.processes import Children, describe_exit
 from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
 from flhe_app.superlink import Process, pairs, start_simulation
 
-if TYPE_CHECKING:
-    from flhe.strategies.report import Lines
-
 SIMULATION_S = 600.0
 """Maximum wait for the simulation's process to appear."""
-SETTLE_S = 60.0
-"""Maximum wait for Flower's record of a run's end."""
 STREAM_S = 5.0
 """Maximum wait for the last lines of the run's log."""
 POLL_S = 0.2
@@ -38,14 +31,17 @@ class FlowerRun:
     """One Flower run, from the SuperLink's start to its end."""
 
     def __init__(self, run_dir: RunDir, scratch: Path, how: How, console: Console) -> None:
-        self._dir, self._scratch, self._how, self._console = run_dir, scratch, how, console
-        self._copy = self._own(Path(how.report_path).expanduser()) if how.report_path else None
+        from flhe.strategies.report import Lines
+
+        self._dir, self._scratch, self._console = run_dir, scratch, console
+        warn = partial(console.print, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        mine, name = Path(how.report_path).expanduser(), f"--report {how.report_path}"
+        self._copy = Lines(mine, name, warn) if how.report_path else None
         self._settings, self._log = run_dir.settings, run_dir.log
-        self._deadline = time.monotonic() + how.timeout
+        self._timeout, self._deadline = how.timeout, time.monotonic() + how.timeout
         self._env = environment(run_dir.nodes, scratch)
         self._outcome = Outcome.earlier(labelled(e, self._settings) for e in run_dir.events())
-        self._kills = bool(self._settings.kill)
-        self._tails = (Tail(run_dir.report, new=True), Tail(self._log, new=True))
+        self._tail = Tail(run_dir.report, new=True)
         self._log.touch(mode=0o600)
         self._log_start = self._log.stat().st_size
 
@@ -55,8 +51,7 @@ class FlowerRun:
         settings.write_text(pairs(self._settings.to_config(), "\n"), encoding="utf-8")
         children = Children(self._env, self._scratch, hold=[self._dir.lock])
         try:
-            self._dir.remember(children.tag)
-            with RoundDisplay(self._console, self._settings.total_rounds) as display:
+            with RoundDisplay(self._console, self._settings) as display:
                 self._display = display
                 for report in self._outcome.rounds:
                     display.round(report)
@@ -72,7 +67,7 @@ class FlowerRun:
                     self._tick,
                 )
                 self._follow(children, superlink, stream)
-                self._settle(children, stream)
+                self._settle(stream)
         finally:
             ignore_signals()
             children.stop()
@@ -81,27 +76,24 @@ class FlowerRun:
     def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
         """Return when the run is complete or its process gone; fail if Flower's own end first."""
         limit = time.monotonic() + SIMULATION_S
-        known: set[str] = set()
+        simulated = False
         while True:
             self._tick()
             if self._complete():  # Flower and Ray take seconds to end by themselves
                 return
             if superlink.poll() is not None:
                 self._fail(f"flower-superlink {describe_exit(superlink.returncode)} during the run")
-            running = children.commands_below(superlink.pid)
-            known |= running
-            if "flwr-simulation" in known:
-                if "flwr-simulation" not in running:
-                    return
-            elif stream.poll():
+            running = "flwr-simulation" in children.commands_below(superlink.pid)
+            if simulated and not running:
+                return
+            simulated |= running
+            if not simulated and stream.poll():
                 self._fail(f"`flwr run` {describe_exit(stream.returncode)}")
-            elif "flower-superexec" in known - running:
-                self._fail("flower-superexec ended before it started the simulation")
-            elif time.monotonic() > limit:
+            if not simulated and time.monotonic() > limit:
                 self._fail(f"Flower started no simulation within {SIMULATION_S:g} s")
 
-    def _settle(self, children: Children, stream: Process) -> None:
-        """Trust the server's record of its end; if it has none, ask Flower for the reason."""
+    def _settle(self, stream: Process) -> None:
+        """Trust the server's record of its end; if it has none, the log may name the reason."""
         limit = time.monotonic() + STREAM_S
         while not self._complete() and stream.poll() is None and time.monotonic() < limit:
             self._tick()
@@ -111,7 +103,8 @@ class FlowerRun:
         self._fail(
             self._outcome.told("failed", "error")
             or last_exception(self._log, self._log_start)
-            or self._flowers_reason(children)
+            or f"the simulation's process ended after {len(self._outcome.rounds)} of "
+            f"{self._settings.total_rounds} rounds"
         )
 
     def _complete(self) -> bool:
@@ -121,61 +114,26 @@ class FlowerRun:
         done = "done" in self._outcome.others
         return done and reported and Path(self._settings.sealed_model).exists()
 
-    def _flowers_reason(self, children: Children) -> str:
-        """Return `flwr ls`'s reason for the end; under load it answers late, or not at all."""
-        limit = time.monotonic() + SETTLE_S
-        command = [script("flwr"), "ls", "flhe", "--format", "json"]
-        how: dict[str, Any] = {"log": self._scratch / "flwr-ls.log", "cwd": self._scratch}
-        status, details = "", ""
-        while not status.startswith("finished") and time.monotonic() < limit:
-            with suppress(subprocess.TimeoutExpired, LookupError):
-                latest = children.told(command, **how, timeout=SETTLE_S)["runs"][0]
-                status, details = (str(latest[name]) for name in ("status", "status-details"))
-            self._tick()
-        return " ".join(details.removeprefix("N/A").split()) or (
-            f"the simulation's process ended after {len(self._outcome.rounds)} of "
-            f"{self._settings.total_rounds} rounds; Flower says {status or 'nothing'!r}"
-        )
-
     def _tick(self) -> None:
         """Wait a moment; show news; keep to the deadline."""
         time.sleep(POLL_S)
-        report, log = self._tails
-        for line in report.lines():
+        for line in self._tail.lines():
             event = labelled(json.loads(line), self._settings)
             if self._copy is not None:
                 self._copy.append(json.dumps(event))
             kind, new = event["event"], self._outcome.read(event)
             if kind == "round" and new:
                 self._display.round(event)
-                self._say_killed(event["round"])
             elif kind == "start":
                 self._display.say(f"waiting for {self._settings.nodes} nodes")
             elif kind == "joined":
                 nodes = self._settings.nodes
                 self._display.say(f"training on {nodes} nodes; a new installation compiles first")
-        if self._how.verbose:
-            for line in log.lines():
-                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self._display.still()
         if time.monotonic() > self._deadline:
             self._fail(
-                f"the run took longer than --timeout {self._how.timeout:g} s "
+                f"the run took longer than --timeout {self._timeout:g} s "
                 f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
             )
-
-    def _say_killed(self, round_: int) -> None:
-        """Show once that a node was killed: in round `kill`, or in the first one of a resumed run."""
-        if self._kills and round_ >= self._settings.kill:
-            self._kills = False
-            self._display.note(f"round {round_}: one node was killed, for good (--kill)")
-
-    def _own(self, path: Path) -> Lines:
-        """Return the user's own file for the report's lines."""
-        from flhe.strategies.report import Lines
-
-        say = partial(self._console.print, markup=False, highlight=False, soft_wrap=True)
-        return Lines(path, f"--report {path}", partial(say, style="yellow"))
 
     def _fail(self, reason: str) -> NoReturn:
         raise FlheError(f"the run failed: {reason} (full log: {self._log})")

@@ -7,16 +7,18 @@ directory remains (`run_dir.py`).
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
 from flhe.answer import Answer, notes
 from flhe.errors import ConfigError, FlheError
 from flhe.packages import require
-from flhe_app.console import overhead_table, plot, round_table
+from flhe_app.console import plot, round_table
 from flhe_app.environment import creatable, own_name, temporary
 from flhe_app.run_command import How
 from flhe_app.run_dir import RunDir, created, reopened
@@ -37,7 +39,7 @@ def run(settings: Settings, how: How) -> Answer:
         return _train(run_dir, how)
 
 
-def resume(path: Path, given: Mapping[str, object], how: How) -> Answer:
+def resume(path: Path, given: Mapping[str, Any], how: How) -> Answer:
     """Resume the run with directory `path`, as `run` does; `given` is as for `reopened`.
 
     The results are those of all rounds, the events only the new ones.
@@ -56,8 +58,6 @@ def _train(run_dir: RunDir, how: How) -> Answer:
     model_bytes = outcome.told("start", "model_bytes") or 0
     table = round_table(settings, outcome.rounds, model_bytes)
     answer = Answer(outcome.to_json(settings), table)
-    if overhead := overhead_table(outcome.rounds, outcome.told("done", "ending")):
-        answer.shown += (overhead,)
     if settings.plot:
         plot(Path(settings.plot), f"{settings.task}, {settings.scheme}", outcome.rounds)
         answer.shown += (f"Plot: {settings.plot}",)
@@ -75,21 +75,16 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
     except Stopped as stopped:
         stopped.hint = run_dir.hint
         if not run_dir.resumable and not run_dir.resumed:
-            run_dir.keep_alone()
+            shutil.rmtree(run_dir.path, ignore_errors=True)
         raise
     except Exception as error:
         if not run_dir.resumable and not run_dir.resumed:
-            run_dir.keep_alone(run_dir.log)
+            run_dir.keep_log()
         if isinstance(error, FlheError) and run_dir.hint:
             raise FlheError(f"{error}; {run_dir.hint}") from error
         raise
     if run_dir.asked.encrypted:
         run_dir.save(finished=run_dir.asked.num_rounds)
-    elif run_dir.asked.sealed_model:  # the model is elsewhere
-        run_dir.keep_alone()
-    else:
-        model = Path(run_dir.settings.sealed_model)
-        run_dir.keep_alone(model, run_dir.report, run_dir.log)
 
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -97,7 +92,7 @@ PICTURES = (".svg", ".png", ".pdf")
 
 def check(settings: Settings, how: How) -> None:
     """Refuse settings now that could only fail later."""
-    from flhe_app.tasks import check_data, task_named
+    from flhe_app.tasks import task_named
 
     require("`flhe run`", "apps", NEEDS)
     if settings.encrypted:
@@ -113,8 +108,17 @@ def check(settings: Settings, how: How) -> None:
         tensorboard.check()
     if not how.timeout > 0:
         raise ConfigError(f"--timeout {how.timeout:g}: must be positive")
-    check_data(settings.task, settings.data_dir, download=settings.download)
-    most = task_named(settings.task).source.train_size
+    if settings.device != "cpu":
+        import torch
+
+        try:
+            torch.empty(0, device=settings.device)
+        except (AssertionError, RuntimeError) as error:
+            why = str(error).partition("\n")[0]
+            raise ConfigError(f"--device {settings.device}: {why}; use cpu") from None
+    source = task_named(settings.task).source
+    source.place(settings.task, settings.data_dir)
+    most = source.train_size
     if settings.nodes > most:
         raise ConfigError(
             f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "

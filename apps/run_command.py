@@ -26,7 +26,7 @@ from typer.core import TyperCommand
 from flhe.errors import ConfigError
 from flhe.schemes import PLAIN
 from flhe_app.option import GROUPS, about, flag_of, key_of, option
-from flhe_app.settings import DIR, FILE, Settings
+from flhe_app.settings import DIR, FILE, Settings, typed
 
 OWN = "scheme_"
 """Prefix of a scheme's own parameters among the command's."""
@@ -40,7 +40,7 @@ _files, _options = (partial(option, group=group) for group in GROUPS[-2:])
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Options of the command that are no settings: files, display and time limit of a run."""
+    """Options of the command that are no settings: files and time limit of a run."""
 
     report_path: str = _files(
         "", "Append a JSON line after each round: time of each phase.", flag="--report", extra=FILE
@@ -53,7 +53,6 @@ class How:
         False, "List all settings, and do nothing else.", flag="--settings"
     )
     timeout: float = _options(7200.0, "Maximum time of the run in seconds.")
-    verbose: bool = _options(False, "Show Flower's log, and tracebacks.")
 
 
 class RunCommand(TyperCommand):
@@ -171,7 +170,7 @@ def _described(doc: str) -> dict[str, str]:
 def from_file(path: str) -> dict[str, Any]:
     """Return the settings of a TOML file, by the names of their fields; empty without a file.
 
-    Raises ConfigError: no such file, invalid TOML, or an unknown setting.
+    Raises ConfigError: no such file, invalid TOML, an unknown setting, or one of another type.
     """
     if not path:
         return {}
@@ -179,8 +178,8 @@ def from_file(path: str) -> dict[str, Any]:
         found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"--config {path}: {error}") from None
-    names = {key_of(f.name): f.name for f in fields(Settings) if not about(f).internal}
-    if unknown := [key for key in found if key not in names]:
+    known = {key_of(f.name): f for f in fields(Settings) if not about(f).internal}
+    if unknown := [key for key in found if key not in known]:
         raise ConfigError(
             f"--config {path}: {unknown[0]} is no setting; `flhe run --settings` lists them"
         )
@@ -188,5 +187,4 @@ def from_file(path: str) -> dict[str, Any]:
         if type(name := scheme.pop("name", None)) is not str:
             raise ConfigError(f"--config {path}: [scheme] needs a name")
         found["scheme"] = _text(name, scheme)
-    read = Settings.from_config(found)
-    return {names[key]: getattr(read, names[key]) for key in found}
+    return {known[key].name: typed(key, known[key].default, found[key]) for key in found}

@@ -1,12 +1,12 @@
 """Directory of one run: all that `flhe run --resume` needs.
 
-    settings.json   the run's settings, the place of its nodes' keys, its number of finished rounds
-    nodes/          the nodes' state directories (elsewhere if $FLHE_HOME was set)
+    settings.json   the run's settings, and its number of finished rounds
+    nodes/          the nodes' state directories
     server/         the server's ledger and sealed sums; nothing in it can decrypt
     rounds.jsonl    the report: one line a round
     run.log         log of Flower and the app
     model.flhe      the sealed model (elsewhere if --output was given); .npz if the server reads it
-    lock, tag       lock of the training process, and the tag of the processes that it started
+    lock            lock of the training process
 
 A plain run cannot be resumed: it keeps its model, report and log, and only its log if it failed.
 """
@@ -21,15 +21,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError, FlheError
 from flhe.wire import files
 from flhe_app.environment import data_home, own_name
-from flhe_app.option import flag_of
+from flhe_app.option import key_of
 from flhe_app.settings import Settings
 
 PATHS = ("data_dir", "sealed_model", "tensorboard", "plot")
@@ -43,9 +43,13 @@ class RunDir:
     path: Path
     asked: Settings
     """The run's settings; paths are absolute, those inside `path` are left open."""
-    nodes: Path  # Directory of the nodes' state directories
     lock: int  # Descriptor whose lock marks the directory as in use
     resumed: bool = False  # Whether an earlier run began it
+
+    @property
+    def nodes(self) -> Path:
+        """Directory of the nodes' state directories."""
+        return self.path / "nodes"
 
     @property
     def log(self) -> Path:
@@ -81,43 +85,23 @@ class RunDir:
         """Return the events of the report; remove a line that a crash cut short."""
         if not self.report.exists():
             return []
-        data = self.report.read_bytes()
-        events, whole = [], []
-        for line in data.splitlines(keepends=True):
-            with suppress(ValueError):
-                event = json.loads(line)
-                if line.endswith(b"\n") and isinstance(event, dict):
-                    events.append(event)
-                    whole.append(line)
-        if b"".join(whole) != data:
-            files.replace(self.report, whole)
-        return events
+        *lines, cut = self.report.read_bytes().split(b"\n")
+        if cut:
+            files.replace(self.report, [line + b"\n" for line in lines])
+        return [json.loads(line) for line in lines]
 
     def save(self, *, finished: int = 0) -> None:
         """Write the settings, and that `finished` rounds are done and their model is written."""
-        inside = self.nodes == self.path / "nodes"
-        content = {
-            "version": 1,
-            "nodes": "" if inside else str(self.nodes),
-            "finished": finished,
-            "settings": self.asked.to_config(),
-        }
+        content = {"version": 1, "finished": finished, "settings": self.asked.to_config()}
         files.replace(self.path / "settings.json", [json.dumps(content, indent=2).encode()])
 
-    def remember(self, tag: str) -> None:
-        """Record the tag of the processes that train here, for a later clean-up."""
-        (self.path / "tag").write_text(tag, encoding="ascii")
-
-    def keep_alone(self, *kept: Path) -> None:
-        """Remove everything but `kept`, and the directory too if nothing is kept."""
-        if not kept:
-            shutil.rmtree(self.path, ignore_errors=True)
-            return
-        for entry in {*self.path.iterdir()} - {*kept}:
-            if entry.is_dir() and not entry.is_symlink():
+    def keep_log(self) -> None:
+        """Remove everything but the log."""
+        for entry in {*self.path.iterdir()} - {self.log}:
+            if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
             else:
-                entry.unlink(missing_ok=True)
+                entry.unlink()
 
 
 @contextmanager
@@ -135,23 +119,21 @@ def created(settings: Settings) -> Iterator[RunDir]:
         ) from error
     paths: dict[str, Any] = {name: absolute(getattr(settings, name)) for name in PATHS}
     asked = replace(settings, **paths)
-    elsewhere = absolute(os.environ.get("FLHE_HOME", ""))
     with _locked(path) as lock:
-        run_dir = RunDir(path, asked, Path(elsewhere) if elsewhere else path / "nodes", lock)
+        run_dir = RunDir(path, asked, lock)
         if asked.encrypted:
-            if not elsewhere:
-                run_dir.nodes.mkdir(mode=0o700)
+            run_dir.nodes.mkdir(mode=0o700)
             run_dir.save()
         yield run_dir
 
 
 @contextmanager
-def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
+def reopened(path: Path, given: Mapping[str, Any]) -> Iterator[RunDir]:
     """Open the directory of an earlier run for resuming.
 
-    `given` are repeated settings, by field; only `num_rounds` may differ, upwards.
+    `given` are settings by field: at most a new `num_rounds`.
 
-    Raises ConfigError: it is not a run's, is in use, is finished, or `given` contradicts it.
+    Raises ConfigError: it is not a run's, is in use, is finished, or more is given.
     """
     path = Path(absolute(str(path)))
     if not (path / "settings.json").is_file():
@@ -160,42 +142,23 @@ def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
             "encrypted run, as its last message did"
         )
     with _locked(path) as lock:
-        asked, nodes, finished = _read(path)
-        asked = merged(asked, given, path)
+        asked, finished = _read(path)
+        longer = replace(asked, num_rounds=given.get("num_rounds", asked.num_rounds))
+        if given.keys() - {"num_rounds"} or longer.num_rounds < asked.num_rounds:
+            got = ", ".join(f"{key_of(name)}={value!r}" for name, value in given.items())
+            raise ConfigError(
+                f"--resume {path}: the run keeps its settings, and has {asked.num_rounds} rounds or "
+                f"more, got {got}; give a larger --rounds alone, or start a new run"
+            )
+        asked = longer
         if finished >= asked.num_rounds:
             raise ConfigError(
                 f"--resume {path}: the run is finished, with {finished} rounds; say --rounds with "
                 "a larger number to train more"
             )
-        run_dir = RunDir(path, asked, nodes, lock, resumed=True)
-        tag = path / "tag"  # processes that remain if the run was killed with its watchdog
-        if tag.is_file() and (mark := tag.read_text("ascii", "replace")):
-            from flhe_app.processes import stop_tagged
-
-            stop_tagged(mark)
+        run_dir = RunDir(path, asked, lock, resumed=True)
         run_dir.save(finished=finished)
         yield run_dir
-
-
-def merged(stored: Settings, given: Mapping[str, object], path: Path) -> Settings:
-    """Return `stored` with more rounds if `given` says so; refuse all other differences."""
-    for name, value in given.items():
-        had = getattr(stored, name)
-        said = absolute(str(value)) if name in PATHS else value
-        if said == had:
-            continue
-        option = next(flag_of(field) for field in fields(Settings) if field.name == name)
-        if name != "num_rounds":
-            raise ConfigError(
-                f"{option} {value}: the run in {path} has {had!r}, which cannot change when it is "
-                "resumed; leave the option out, or start a new run"
-            )
-        if not isinstance(value, int) or value < stored.num_rounds:
-            raise ConfigError(
-                f"{option} {value}: the run in {path} has {had}, and resuming can only add to them"
-            )
-        stored = replace(stored, num_rounds=value)
-    return stored
 
 
 def absolute(path: str) -> str:
@@ -203,17 +166,12 @@ def absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute()) if path else ""
 
 
-def _read(path: Path) -> tuple[Settings, Path, int]:
-    """Return settings, the nodes' directory and the number of finished rounds."""
+def _read(path: Path) -> tuple[Settings, int]:
+    """Return settings and the number of finished rounds."""
     try:
         match json.loads(files.read(path / "settings.json")):
-            case {
-                "version": 1,
-                "nodes": str(nodes),
-                "finished": int(finished),
-                "settings": dict(config),
-            }:
-                return Settings.from_config(config), Path(nodes or path / "nodes"), finished
+            case {"version": 1, "finished": int(finished), "settings": dict(config)}:
+                return Settings.from_config(config), finished
         raise ConfigError("its settings.json is damaged, or of another version of flhe")
     except (FlheError, ValueError) as error:
         raise ConfigError(f"--resume {path}: {error}") from error

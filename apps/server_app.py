@@ -27,7 +27,6 @@ from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
 from flhe.training.warm import warm
 from flhe_app.environment import creatable, data_home
-from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
 from flhe_app.tasks.base import new_model
@@ -104,8 +103,6 @@ def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> Fed
     }
     how = settings.optimizer
     if not settings.encrypted:
-        if how.gradients:
-            return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
     if settings.noise_multiplier:
         # Metrics of the common test set have no noise; no metric depends on nodes' training data.

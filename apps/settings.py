@@ -63,7 +63,7 @@ class Settings:
     task: str = _federation("digits", "Model and data; a wrong name lists all.", known=TASKS)
     nodes: int = _federation(5, "Number of nodes; at least 3 if encrypted.", least=1)
     num_rounds: int = _federation(5, "Rounds of training.", flag="--rounds", least=1)
-    seed: int = option(0, "Seed of the model, the split and the batches.")
+    seed: int = option(0, "Seed of the model, the split and the batches.", most=(1 << 32) - 1)
     report: str = option(
         "", "File that receives a JSON line per event while the run goes on.", internal=True
     )
@@ -80,7 +80,10 @@ class Settings:
     learning_rate: float = _fedavg(0.05, "Learning rate of a node's training.", positive=True)
     batch_size: int = option(32, "Examples of a batch.", least=1)
     algorithm: str = _training(
-        "fedavg", "fedavg, or fedsgd on gradients.", known=("fedavg", "fedsgd")
+        "fedavg",
+        "fedavg, or fedsgd on gradients.",
+        known=("fedavg", "fedsgd"),
+        only=(_ENCRYPTED,),
     )
     client_optimizer: str = _training(
         "",
@@ -182,7 +185,6 @@ class Settings:
     drops: int = _federation(0, "Nodes that drop out of each round, at random stages.")
     kill: int = _federation(0, "Round in which one node is killed for good; 0: none.")
     data_dir: str = _files("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
-    download: bool = option(False, "Fetch the data set when it is missing.")
     state_dir: str = _encrypted(
         "", "Directory in which the server keeps what it needs to go on.", internal=True
     )
@@ -233,14 +235,9 @@ class Settings:
         return parse(self.scheme)
 
     @property
-    def server_reads(self) -> bool:
-        """True if the server has the model, though never an update."""
-        return self.encrypted and self.system.reader == "server"
-
-    @property
     def model_suffix(self) -> str:
         """Suffix of the final model's file: .flhe if it is sealed, .npz if the server reads it."""
-        return ".npz" if self.server_reads or not self.encrypted else ".flhe"
+        return ".flhe" if self.encrypted and self.system.reader != "server" else ".npz"
 
     @property
     def encrypted(self) -> bool:
@@ -323,7 +320,7 @@ class Settings:
         """Read a Flower run config; other apps' keys are ignored."""
         named = ((field, key_of(field.name)) for field in fields(cls))
         return cls(
-            **{f.name: _typed(key, f.default, config[key]) for f, key in named if key in config}
+            **{f.name: typed(key, f.default, config[key]) for f, key in named if key in config}
         )
 
     def to_config(self) -> dict[str, Any]:
@@ -331,7 +328,7 @@ class Settings:
         return {key_of(field.name): getattr(self, field.name) for field in fields(self)}
 
 
-def _typed(key: str, default: object, value: Any) -> Any:
+def typed(key: str, default: object, value: Any) -> Any:
     """Return `value` in the type of `default`, or refuse it."""
     if isinstance(default, float) and type(value) is int:
         return float(value)

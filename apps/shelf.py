@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import re
-import socket
 import sys
 import threading
 import tomllib
@@ -37,7 +36,7 @@ SIGNATURES = ".signatures"
 """Suffix of an app's file of signatures, a JSON list."""
 FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
-PATIENCE = 10.0  # seconds for a whole request to arrive
+PATIENCE = 10.0  # seconds of silence that end a connection
 
 
 def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
@@ -96,17 +95,7 @@ def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """Answers the two requests of a SuperLink."""
 
-        timeout = 60.0  # seconds for an answer
-
-        def setup(self) -> None:
-            super().setup()
-            self._late = threading.Timer(PATIENCE, self._hang_up)
-            self._late.daemon = True
-            self._late.start()
-
-        def _hang_up(self) -> None:
-            with suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
+        timeout = PATIENCE
 
         def do_POST(self) -> None:
             written = self.headers.get("Content-Length", "")
@@ -135,7 +124,6 @@ def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
                 self._say(404, b"{}")
 
         def _say(self, code: int, body: bytes, kind: str = "application/json") -> None:
-            self._late.cancel()
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

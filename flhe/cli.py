@@ -20,7 +20,6 @@ from flhe.command_group import (
     Commands,
     OneLineErrors,
     examples,
-    no_color,
     option,
 )
 from flhe.errors import ConfigError
@@ -49,22 +48,11 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _no_color(asked: bool) -> None:
-    if asked:
-        no_color()
-
-
 @app.callback()
 def main(
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-    _plain: Annotated[
-        bool,
-        typer.Option(
-            "--no-color", callback=_no_color, is_eager=True, help="Print no colours, as NO_COLOR=1."
-        ),
     ] = False,
 ) -> None:
     """Homomorphic encryption and secure aggregation for Flower federations."""

@@ -51,7 +51,7 @@ def _flag(*names: str, help: str, key: str = "", **more: Any) -> TyperOption:  #
         if given:
             ctx.meta[key] = True
             if not key:
-                no_color()
+                _no_color()
 
     kind: dict[str, Any] = {
         "is_flag": True,
@@ -62,7 +62,7 @@ def _flag(*names: str, help: str, key: str = "", **more: Any) -> TyperOption:  #
     return TyperOption(param_decls=[*names], help=help, **kind, **more)
 
 
-def no_color() -> None:
+def _no_color() -> None:
     """Print no colours from now on, in help and in errors too."""
     from typer import rich_utils
 
@@ -100,16 +100,19 @@ class Commands(TyperGroup):
 
 
 class OneLineErrors(Commands):
-    """The root: it prints answers, and one line for an error unless FLHE_DEBUG or --verbose is set."""
+    """The root: it prints answers, and one line for an error unless FLHE_DEBUG is set."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.params.append(
+            _flag("--no-color", is_eager=True, help="Print no colours, as NO_COLOR=1.")
+        )
         _share(self)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; NO_COLOR holds for help and errors too."""
         if os.environ.get("NO_COLOR"):
-            no_color()
+            _no_color()
         return super().main(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -133,8 +136,7 @@ class OneLineErrors(Commands):
         except Exception as error:
             foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
             gone = isinstance(error, BrokenPipeError)  # a closed pipe: click exits quietly
-            wants = os.environ.get("FLHE_DEBUG") or ctx.find_root().meta.get("flhe.verbose")
-            if foreign or gone or wants:
+            if foreign or gone or os.environ.get("FLHE_DEBUG"):
                 raise
             typer.echo(f"flhe: {_one_line(error, ctx.invoked_subcommand)}", err=True)
             raise typer.Exit(1) from error

@@ -1,4 +1,7 @@
-"""Every command of `flhe`: its help, its examples, and what it prints for a person and a program."""
+"""Every command of `flhe`: its help, its examples, and what it prints for a person and a program.
+
+It is light to import, and its errors are one line.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,21 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import click
 import pytest
+import typer
 from click.testing import CliRunner, Result
 from rich.table import Table
 
 from flhe.answer import EXIT_CODES, Answer, stacked
+from flhe.command_group import OneLineErrors
+from flhe.errors import ConfigError
 from flhe.node import store
 from flhe.provision.federation.published import Published
 from flhe_lab.advise import calibration
@@ -80,7 +88,7 @@ def invoke(words: list[str], **env: str | None) -> Result:
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_help_has_examples_that_parse_and_fit(path: str) -> None:
-    shown = invoke([*path.split()[1:], "--help"], COLUMNS="80", NO_COLOR="1").output
+    shown = invoke([*path.split()[1:], "-h"], COLUMNS="80", NO_COLOR="1").output
     assert "Usage: " + path in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
     found = examples(LEAVES[path])
@@ -239,7 +247,7 @@ def test_a_table_is_stacked_where_it_does_not_fit(
 
 
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("site", "--help").exit_code == 0
+    assert run("site", "-h").exit_code == run("-h").exit_code == 0
     assert run("site", "join", "none").exit_code == 1
     assert run("keygen").exit_code == 1
     assert run("site", "join").exit_code == run("no-command").exit_code == 2
@@ -252,3 +260,52 @@ def test_completion() -> None:
     env = {"_FLHE_COMPLETE": "complete_bash", "COMP_WORDS": "flhe fed", "COMP_CWORD": "1"}
     assert invoke([], **env).output.split() == ["federation"]
     assert "--show-completion" in invoke(["--help"]).output
+
+
+# --- the root ---
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, flhe.cli\n"
+        "print([m for m in ('flwr', 'torch', 'numba', 'numpy', 'ray') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [(["rnu"], "'run'"), (["site", "jion"], "'join'"), (["run", "--nodse"], "'--nodes'")],
+)
+def test_a_slip_is_answered_with_one_suggestion(slip: list[str], meant: str) -> None:
+    result = run(*slip)
+    assert result.exit_code == 2
+    assert meant in result.output
+    assert result.output.count("Did you mean") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConfigError("x=1:\n must be 2"), "flhe: x=1: must be 2\n"),
+        (KeyError("x"), "flhe: KeyError: 'x' (FLHE_DEBUG=1 shows where)\n"),
+    ],
+    ids=str,
+)
+def test_errors_are_one_line(error: Exception, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLHE_DEBUG", raising=False)
+    commands = typer.Typer(cls=OneLineErrors)
+
+    @commands.callback()
+    def main() -> None: ...
+
+    @commands.command()
+    def fail() -> None:
+        raise error
+
+    group = typer.main.get_command(commands)
+    result = CliRunner().invoke(group, ["fail"])
+    assert (result.exit_code, result.output) == (1, line)
+    monkeypatch.setenv("FLHE_DEBUG", "1")
+    assert CliRunner().invoke(group, ["fail"]).exception is error

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flhe.dpsgd import clipped_gradients, poisson_batch
+from flhe.dpsgd import Loss, clipped_gradients, poisson_batch
 from flhe.errors import ConfigError
 from tests.math.test_discrete_gaussian import seeded
 
@@ -40,6 +40,17 @@ def test_batches_at_the_ends() -> None:
             poisson_batch(3, wrong)
 
 
+def sums_of(
+    model: nn.Module,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    max_norm: float = 1.0,
+    loss: Loss = functional.cross_entropy,
+    at_a_time: int = 64,
+) -> dict[str, torch.Tensor]:
+    return clipped_gradients(model, loss, inputs, targets, max_norm=max_norm, at_a_time=at_a_time)
+
+
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -52,9 +63,7 @@ def test_gradients_are_those_of_one_example_after_the_other(at_a_time: int) -> N
     """By PyTorch's own backward pass, clipped by its own function."""
     model, norm = network(), 0.7
     inputs, targets = torch.randn(10, 1, 8, 8), torch.randint(0, 5, (10,))
-    sums = clipped_gradients(
-        model, functional.cross_entropy, inputs, targets, max_norm=norm, at_a_time=at_a_time
-    )
+    sums = sums_of(model, inputs, targets, norm, at_a_time=at_a_time)
     wanted = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     clipped = 0
     for one, target in zip(inputs, targets, strict=True):
@@ -84,9 +93,7 @@ class Shapes(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_parameters_of_every_shape_and_precision_have_gradients(dtype: torch.dtype) -> None:
     model, inputs = Shapes().to(dtype), torch.tensor([[1.0, 2], [30, 0]], dtype=dtype)
-    sums = clipped_gradients(
-        model, lambda out, _: out.sum(), inputs, torch.zeros(2, dtype=dtype), max_norm=10.0
-    )
+    sums = sums_of(model, inputs, torch.zeros(2, dtype=dtype), 10.0, lambda out, _: out.sum())
     assert {(total.dtype, total.shape) for total in sums.values()} == {
         (value.dtype, value.shape) for value in model.state_dict().values()
     }
@@ -107,40 +114,17 @@ def test_a_tied_weight_counts_under_each_of_its_names() -> None:
     functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
     wanted = {n: p.grad for n, p in model.named_parameters(remove_duplicate=False)}
     norm = math.sqrt(sum(float(g.square().sum()) for g in wanted.values() if g is not None))
-    sums = clipped_gradients(model, functional.mse_loss, inputs, targets, max_norm=norm / 2)
+    sums = sums_of(model, inputs, targets, norm / 2, functional.mse_loss)
     for name, gradient in wanted.items():
         assert gradient is not None
         torch.testing.assert_close(sums[name], gradient / 2)
     model.load_state_dict(sums)
 
 
-def test_models_without_a_gradient_that_noise_can_hide_are_refused() -> None:
-    data, model = (torch.zeros(2, 3), torch.zeros(2).long()), nn.Linear(3, 2)
-    with pytest.raises(ConfigError, match="16 bits"):
-        clipped_gradients(model.bfloat16(), functional.cross_entropy, *data, max_norm=1.0)
-    with pytest.raises(ConfigError, match="requires a gradient"):
-        clipped_gradients(
-            model.requires_grad_(False), functional.cross_entropy, *data, max_norm=1.0
-        )
-
-
-@pytest.mark.parametrize(("inputs", "targets", "at_a_time"), [(128, 64, 64), (6, 4, 2), (6, 6, -1)])
-def test_no_example_is_left_out_silently(inputs: int, targets: int, at_a_time: int) -> None:
-    data = torch.zeros(inputs, 3), torch.zeros(targets).long()
-    with pytest.raises(ConfigError, match="clipped_gradients") as told:
-        clipped_gradients(
-            nn.Linear(3, 2), functional.cross_entropy, *data, max_norm=1.0, at_a_time=at_a_time
-        )
-    assert str(inputs) not in str(told.value)  # the size of a batch is secret
-
-
 def test_no_example_changes_a_sum_by_more_than_the_norm() -> None:
     model = network()
     inputs, targets = 50 * torch.randn(6, 1, 8, 8), torch.randint(0, 5, (6,))
-    whole, less = (
-        clipped_gradients(model, functional.cross_entropy, inputs[:n], targets[:n], max_norm=0.3)
-        for n in (6, 5)
-    )
+    whole, less = (sums_of(model, inputs[:n], targets[:n], 0.3) for n in (6, 5))
     squares = sum(float((whole[n] - less[n]).square().sum()) for n in whole)
     assert math.sqrt(squares) == pytest.approx(0.3, rel=1e-4)
 
@@ -149,13 +133,7 @@ def test_an_empty_batch_is_zeros_and_frozen_weights_too() -> None:
     model = network()
     model[0].requires_grad_(False)
     for count in (0, 3):
-        sums = clipped_gradients(
-            model,
-            functional.cross_entropy,
-            torch.randn(count, 1, 8, 8),
-            torch.zeros(count, dtype=torch.int64),
-            max_norm=1.0,
-        )
+        sums = sums_of(model, torch.randn(count, 1, 8, 8), torch.zeros(count).long())
         assert {n: tuple(t.shape) for n, t in sums.items()} == {
             n: tuple(t.shape) for n, t in model.state_dict().items()
         }
@@ -169,31 +147,46 @@ def test_a_record_whose_gradient_is_not_finite_is_as_if_it_were_not_there() -> N
     inputs, targets = torch.randn(4, 1, 8, 8), torch.zeros(4).long()
     inputs[2] = math.inf
     rest = [0, 1, 3]
-    whole, without = (
-        clipped_gradients(model, functional.cross_entropy, x, y, max_norm=1.0)
-        for x, y in ((inputs, targets), (inputs[rest], targets[rest]))
-    )
+    whole, without = sums_of(model, inputs, targets), sums_of(model, inputs[rest], targets[rest])
     for name, total in without.items():
         torch.testing.assert_close(whole[name], total)
 
 
-def test_layers_that_mix_examples_are_refused() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
-    with pytest.raises(ConfigError, match="group norm"):
-        clipped_gradients(
-            model, functional.cross_entropy, torch.zeros(2, 3), torch.zeros(2).long(), max_norm=1.0
-        )
-
-
-def test_other_norms_and_buffers_are_refused() -> None:
+def counting() -> nn.Linear:
     model = nn.Linear(3, 2)
-    data = torch.zeros(2, 3), torch.zeros(2).long()
-    for wrong in (0.0, math.inf, math.nan):
-        with pytest.raises(ConfigError, match="max_norm"):
-            clipped_gradients(model, functional.cross_entropy, *data, max_norm=wrong)
     model.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-    with pytest.raises(ConfigError, match="steps"):
-        clipped_gradients(model, functional.cross_entropy, *data, max_norm=1.0)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (nn.Linear(3, 2).bfloat16(), "16 bits"),
+        (nn.Linear(3, 2).requires_grad_(False), "requires a gradient"),
+        (nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), "group norm"),
+        (counting(), "steps"),
+    ],
+    ids=["bfloat16", "frozen", "batch norm", "buffer"],
+)
+def test_models_without_a_gradient_that_noise_can_hide_are_refused(
+    model: nn.Module, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        sums_of(model, torch.zeros(2, 3), torch.zeros(2).long())
+
+
+@pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
+def test_other_norms_are_refused(norm: float) -> None:
+    with pytest.raises(ConfigError, match="max_norm"):
+        sums_of(nn.Linear(3, 2), torch.zeros(2, 3), torch.zeros(2).long(), norm)
+
+
+@pytest.mark.parametrize(("inputs", "targets", "at_a_time"), [(128, 64, 64), (6, 4, 2), (6, 6, -1)])
+def test_no_example_is_left_out_silently(inputs: int, targets: int, at_a_time: int) -> None:
+    data = torch.zeros(inputs, 3), torch.zeros(targets).long()
+    with pytest.raises(ConfigError, match="clipped_gradients") as told:
+        sums_of(nn.Linear(3, 2), *data, at_a_time=at_a_time)
+    assert str(inputs) not in str(told.value)  # the size of a batch is secret
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, nn.GRUCell, nn.RNNCell])
@@ -204,6 +197,4 @@ def test_layers_without_gradients_of_one_record_are_refused_on_any_batch(
     """If only a batch with records failed, a failure would tell that there was one."""
     model = nn.ModuleDict({"inner": kind(2, 2)})
     with pytest.raises(ConfigError, match="use an LSTM"):
-        clipped_gradients(
-            model, functional.mse_loss, torch.zeros(size, 2), torch.zeros(size, 2), max_norm=1.0
-        )
+        sums_of(model, torch.zeros(size, 2), torch.zeros(size, 2))

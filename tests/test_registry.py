@@ -153,23 +153,7 @@ def test_what_is_none_is_refused_by_name(words: Plugins[Any], name: str, says: s
         words.named(name)
 
 
-# --- a scheme and a codec of somebody else ---
-
-SCHEME = """
-from dataclasses import dataclass
-from typing import ClassVar
-
-from flhe.errors import ConfigError, PolicyError
-from flhe.schemes.flashe.scheme import Flashe
-from flhe.wire.record import Form
-
-
-@dataclass(frozen=True, slots=True)
-class Theirs(Flashe):
-    FORM = Form("Theirs", error=ConfigError)
-    name: ClassVar[str] = "theirs"
-    title: ClassVar[str] = "Theirs"
-"""
+# --- a scheme and a codec of somebody else; one that trains is in test_add_a_scheme.py ---
 
 CODEC = """
 from dataclasses import dataclass
@@ -184,26 +168,17 @@ class Heavy(Weigh):
 """
 
 
-@pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A distribution with a scheme and one with a codec; forgotten after the test."""
-    install(tmp_path, "flhe.schemes", {"theirs": "flhe_theirs:Theirs"}, "flhe_theirs", SCHEME)
+def test_a_codec_that_is_installed_works_like_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, "flhe.codecs", {"heavy": "flhe_heavy:Heavy"}, "flhe_heavy", CODEC)
     monkeypatch.syspath_prepend(tmp_path)
-    for plugins in (SCHEMES, CODECS):
-        look_again(plugins, monkeypatch)
-
-
-@pytest.mark.usefixtures("theirs")
-def test_a_scheme_and_a_codec_that_are_installed_work_like_ours() -> None:
-    scheme = parse("theirs masking=single")
-    assert type(scheme).__name__ == "Theirs"
-    codec = SchemeFedAvg(scheme, bits=12).terms.codec
+    look_again(CODECS, monkeypatch)
+    codec = SchemeFedAvg(Flashe("single"), bits=12).terms.codec
     heavy = CODECS.named("heavy")(100)  # type: ignore[call-arg]
     chain = Chain(tuple(heavy if one.name == "weigh" else one for one in codec.codecs))
-    terms = Terms(scheme, chain)
-    assert Terms.from_bytes(terms.to_bytes()) == terms
-    assert terms != Terms(Flashe("single"), chain)
+    terms = Terms(Flashe("single"), chain)
+    assert Terms.from_bytes(terms.to_bytes()) == terms != Terms(Flashe("single"), codec)
     assert terms.codec.max_examples == 100
 
 
@@ -211,12 +186,14 @@ def test_a_scheme_and_a_codec_that_are_installed_work_like_ours() -> None:
 def test_a_scheme_that_is_none_harms_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    source = SCHEME.replace('Form("Theirs", error=ConfigError)', form)
-    install(
-        tmp_path, "flhe.schemes", {"theirs": "flhe_theirs_none:Theirs"}, "flhe_theirs_none", source
+    code = (
+        "from flhe.schemes.flashe.scheme import Flashe\n"
+        "from flhe.wire.record import Form\n"
+        f"class Theirs(Flashe):\n    FORM, name = {form}, 'theirs'\n"
     )
+    install(tmp_path, "flhe.schemes", {"theirs": "flhe_theirs:Theirs"}, "flhe_theirs", code)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "flhe_theirs_none", raising=False)
+    monkeypatch.delitem(sys.modules, "flhe_theirs", raising=False)
     look_again(SCHEMES, monkeypatch)
     with pytest.raises(ConfigError, match="needs FORM = Form"):
         SCHEMES.named("theirs")

@@ -39,7 +39,10 @@ class Digits:
         """Return True: they are installed."""
         return True
 
-    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
+    def place(self, task: str, data_dir: str) -> None:
+        """Do nothing: it needs no place."""
+
+    def load(self, task: str, data_dir: str) -> Data:
         """Read the data set from scikit-learn; it needs no files."""
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

@@ -1,4 +1,4 @@
-"""Sets of images: in torchvision's files, in an .npz file, or fetched.
+"""Sets of images: in torchvision's files, or in an .npz file.
 
 A file holds a sample, or all, as x_train, y_train, x_test, y_test: bytes of shape (n, height,
 width, channels), or without channels, and labels from 0. A directory holds torchvision's files, or
@@ -17,10 +17,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe_app.tasks.base import Data, Examples
-from flhe_app.tasks.hub import Files, fetched
-
-TEST_EVERY = 10
-"""Interval of test images in a set without a test half: it includes all writers."""
+from flhe_app.tasks.files import Files
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,6 @@ class Images(Files):
     stem: str
     dataset: str = ""  # Class in `torchvision.datasets`; "" for none
     folder: str = ""
-    hub: str = ""
     SUFFIX: ClassVar[str] = ".npz"
 
     @property
@@ -43,29 +39,19 @@ class Images(Files):
         """Shape of one image for a model."""
         return self.channels, self.size, self.size
 
-    def from_folder(self, task: str, root: Path, *, download: bool) -> Data:
+    def from_folder(self, task: str, root: Path) -> Data:
         """See `Files`."""
         from torchvision import datasets
 
         kind: Any = getattr(datasets, self.dataset)
         try:
-            halves = [kind(root, train=train, download=download) for train in (True, False)]
+            halves = [kind(root, train=train) for train in (True, False)]
         except (RuntimeError, OSError) as error:
             raise ConfigError(
-                f"task={task!r}: {self.folder}/ is missing or damaged in the data directory; "
-                "put it there and name the directory with --data-dir, "
-                "or set download=true to let torchvision fetch it"
+                f"task={task!r}: {self.folder}/ is damaged in the data directory; put "
+                "torchvision's files there again"
             ) from error
         return Data(*(examples(half.data, half.targets) for half in halves))
-
-    def from_hub(self, task: str, root: Path | None) -> Data:
-        """Fetch all images; there is no test half, so a tenth becomes it."""
-        rows = fetched(task, self.hub, root)
-        pixels = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
-        labels = np.asarray(rows["character"], np.int64)
-        self._check(task, self.hub, pixels, labels)
-        test = np.arange(len(labels)) % TEST_EVERY == TEST_EVERY - 1
-        return Data(*(examples(pixels[half], labels[half]) for half in (~test, test)))
 
     def from_file(self, task: str, path: Path) -> Data:
         """See `Files`."""
@@ -109,5 +95,5 @@ CIFAR10_IMAGES = Images("CIFAR-10", 10, 50_000, 3, 32, "cifar10", "CIFAR10", "ci
 FASHION_IMAGES = Images(
     "Fashion-MNIST", 10, 60_000, 1, 28, "fashion", "FashionMNIST", "FashionMNIST/raw"
 )
-FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist", hub="flwrlabs/femnist")
-"""LEAF's: digits and letters of 3,597 writers, 814,277 in all."""
+FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist")
+"""LEAF's: digits and letters of 3,597 writers, 814,277 in all; a tenth of them are for testing."""

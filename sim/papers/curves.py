@@ -296,7 +296,7 @@ def compare(
     setting, runs = COMPARISONS[name].setting, (PLAIN, *COMPARISONS[name].runs)
     setting = replace(setting, rounds=min(rounds or setting.rounds, setting.rounds))
     task = learned(name, data_dir)
-    data = task.load(data_dir, download=False)
+    data = task.load(data_dir)
     for run in runs:
         run.strategy(setting, len(data.train.labels))  # refuse now, not after hours
     total, turns, curves = sum(run.rounds_of(setting) for run in runs), itertools.count(1), []

@@ -144,7 +144,7 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
     from flhe_app.tasks.base import evaluate, new_model, shuffler, train
 
     task = task_named("digits")
-    data, model = task.load("", download=False), new_model(task, 0)
+    data, model = task.load(""), new_model(task, 0)
     size = task.source.train_size
     order, bounds = np.arange(size), (np.cumsum((0, *SHARES)) * size).astype(int)
     parts = [order[a:b][: examples or None] for a, b in itertools.pairwise(bounds)]

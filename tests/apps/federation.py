@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,6 @@ class Idle(Grid):
 
     def get_node_ids(self) -> list[int]:
         return list(range(1, self._count + 1))
-
-
-def replies(asked: Iterable[Message], parts: list[tuple[Arrays, dict[str, Any]]]) -> list[Message]:
-    """Return what nodes answer to `asked`, by their ids: arrays and metrics."""
-    ordered = sorted(asked, key=lambda message: message.metadata.dst_node_id)
-    found = []
-    for message, (arrays, metrics) in zip(ordered, parts, strict=True):
-        content: Any = {"arrays": records.from_numpy(arrays), "metrics": MetricRecord(metrics)}
-        found.append(Message(RecordDict(content), reply_to=message))
-    return found
 
 
 def site() -> ClientApp:

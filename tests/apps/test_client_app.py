@@ -17,11 +17,7 @@ from flhe_app.tasks.split import node_data
 
 
 def context(partition: int, **config: object) -> Context:
-    settings = {
-        "scheme": "plain",
-        **({} if "algorithm" in config else {"local-epochs": 1}),
-        **config,
-    }
+    settings = {"scheme": "plain", "local-epochs": 1, **config}
     node = {"partition-id": partition, "num-partitions": 5}
     return Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config=settings)
 
@@ -90,7 +86,7 @@ def test_q_fedavg_takes_the_loss_of_the_received_model(arrays: ArrayRecord) -> N
 
 
 def test_under_fedsgd_a_node_answers_with_its_gradient(arrays: ArrayRecord) -> None:
-    config = {"batch-size": 16, "algorithm": "fedsgd"}
+    config = {"scheme": "flashe", "local-epochs": 5, "batch-size": 16, "algorithm": "fedsgd"}
     reply = client_app.train_fn(message("train", arrays, 4), context(1, **config))
     data = node_data(Settings(), 1, 5)
     model, shuffle = new_model(task_named("digits"), 0), shuffler(0, 1, 4)

@@ -1,12 +1,10 @@
-"""What `flhe run` shows of its rounds: the selection round, a killed node, no accuracy, the costs."""
+"""What `flhe run` shows of its rounds: the selection round, a killed node, no accuracy."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,15 @@ import pytest
 from rich.console import Console
 
 from flhe.errors import ConfigError, FlheError
-from flhe.strategies.overhead import PHASES
-from flhe_app import flower_run
-from flhe_app.console import RoundDisplay, overhead_table, round_table
+from flhe_app import flower_run, run_dir
+from flhe_app.console import RoundDisplay, plot, round_table
 from flhe_app.flower_run import FlowerRun
-from flhe_app.outcome import Outcome, Tail, labelled
+from flhe_app.outcome import Outcome, labelled
 from flhe_app.run_command import How
 from flhe_app.settings import Settings
 
 SELECTS = Settings("fedml-he", num_rounds=2, select=0.1)
+RECORDS = Settings("flashe", algorithm="fedsgd", noise_multiplier=1.5, sampling=0.2)
 
 
 def event(number: int, accuracy: float | None = 0.75, loss: float | None = 0.5) -> dict[str, Any]:
@@ -64,18 +62,6 @@ def test_an_accuracy_that_comes_late_is_in_the_table() -> None:
     assert [(r["accuracy"], r["loss"]) for r in outcome.rounds] == [(0.25, 2.5), *[(0.75, 0.5)] * 2]
 
 
-def test_a_long_wait_without_a_bar_says_so_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = plain()
-    with RoundDisplay(console, 2) as display:
-        display.say("training on 5 nodes")
-        display.still()
-        monkeypatch.setattr("flhe_app.console.NEWS_S", -1.0)
-        display.still()
-    first, again = shown(console).splitlines()
-    assert first == "training on 5 nodes"
-    assert re.fullmatch(r"training on 5 nodes \(\d s since the start\)", again)
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_display_names_the_selection_round(terminal: bool) -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=terminal, _environ={})
@@ -85,9 +71,13 @@ def test_the_display_names_the_selection_round(terminal: bool) -> None:
         strict=True,
     ):
         before = len(shown(console))
-        with RoundDisplay(console, SELECTS.total_rounds) as display:  # a terminal's is drawn last
+        with RoundDisplay(console, SELECTS) as display:  # a terminal's is drawn last
             display.round(report)
         assert says in shown(console)[before:]
+    before = len(shown(console))
+    with RoundDisplay(console, SELECTS) as display:
+        display.say("waiting for 5 nodes")
+    assert "waiting for 5 nodes" in shown(console)[before:]
 
 
 def test_the_table_names_the_selection_round_and_fits_a_terminal_of_80() -> None:
@@ -105,90 +95,58 @@ def test_the_table_names_the_selection_round_and_fits_a_terminal_of_80() -> None
     assert Outcome.earlier([one]).to_json(Settings())["final_accuracy"] is None
 
 
-def under_way(console: Console, tmp: Path, how: How | None = None, **settings: Any) -> FlowerRun:
-    """A run that reads what is in tmp / "report"."""
-    run = FlowerRun.__new__(FlowerRun)
-    run._console, run._settings = console, replace(SELECTS, **settings)
-    run._kills, run._log = bool(run._settings.kill), tmp / "log"
-    run._tails, run._outcome = (Tail(tmp / "report"), Tail(tmp / "log")), Outcome()
-    run._copy, run._how, run._deadline = run._own(tmp / "copy"), how or How(), math.inf
-    return run
-
-
-@pytest.mark.parametrize(("earlier", "said"), [(0, 2), (1, 2), (2, 3)])
-def test_a_killed_node_is_shown_once(earlier: int, said: int, tmp_path: Path) -> None:
-    """Where a run is resumed, the node dies again in its next training."""
+def test_a_killed_node_is_shown_in_each_round_from_its_death_on() -> None:
     console = plain()
-    run = under_way(console, tmp_path, kill=2)
-    with RoundDisplay(console, 5) as run._display:
-        for number in range(earlier + 1, 6):
-            run._say_killed(number)
-    assert shown(console) == f"round {said}: one node was killed, for good (--kill)\n"
+    with RoundDisplay(console, Settings(kill=2)) as display:
+        for number in (1, 2, 3):
+            display.round(labelled(event(number), Settings()))
+    killed = ["one node killed for good in round 2" in line for line in shown(console).splitlines()]
+    assert killed == [False, True, True]
 
 
 def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flower_run, "POLL_S", 0.0)
-    console = plain()
-    lines = "".join(json.dumps(event(number)) + "\n" for number in (1, 2))
-    (tmp_path / "report").write_text(lines)
-    run = under_way(console, tmp_path, How(timeout=1))
-    with RoundDisplay(console, 3) as run._display:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    console, copy = plain(), tmp_path / "copy"
+    with run_dir.created(SELECTS) as made, RoundDisplay(console, SELECTS) as display:
+        run = FlowerRun(made, tmp_path, How(report_path=str(copy), timeout=1), console)
+        run._display, run._deadline = display, math.inf
+        events = ({"event": "joined"}, event(1), event(2), {"event": "warning", "text": "x"})
+        made.report.write_text("".join(json.dumps(each) + "\n" for each in events))
         run._tick()
         run._deadline = -math.inf
         with pytest.raises(FlheError, match=r"took longer than --timeout 1 s \(2 of 3 rounds done"):
             run._tick()
     assert shown(console).splitlines() == [
+        "training on 5 nodes; a new installation compiles first",
         "round 1/3: selection round, 5 nodes, 1.5 s",
         "round 2/3: accuracy 0.7500, loss 0.5000, 5 nodes, 1.5 s",
     ]
-    passed = [json.loads(line) for line in (tmp_path / "copy").read_text().splitlines()]
+    _, *passed, _ = [json.loads(line) for line in copy.read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
 
 
-def test_a_line_of_the_report_is_passed_on_at_once(tmp_path: Path) -> None:
-    console = plain(200)
-    run = under_way(console, tmp_path)
-    mine = tmp_path / "mine.jsonl"
-    copy = run._own(mine)
-    copy.append('{"event": "start"}')
-    copy.append('{"event": "round"}')
-    assert mine.read_text() == '{"event": "start"}\n{"event": "round"}\n'
-    with pytest.raises(ConfigError, match=r"--report .*cannot be written"):
-        run._own(tmp_path / "gone" / "mine.jsonl").append("{}")
-    mine.rename(tmp_path / "moved")
-    mine.mkdir()  # it can no more be written: said once, and the run goes on
-    copy.append("{}")
-    copy.append("{}")
-    assert shown(console).count(f"--report {mine} cannot be written (Is a directory)") == 1
-
-
-# --- what it cost ---
-
-
-def phase(name: str, *costs: float | None) -> dict[str, Any]:
-    keys = ("seconds", "bytes_up", "bytes_down", "server_bytes")
-    return {"name": name, **dict(zip(keys, costs, strict=True))}
-
-
-def test_the_table_shows_the_first_round_and_the_mean_of_the_others() -> None:
-    rounds = [
-        {"nodes_bytes": 10, "phases": [phase("keys", 9.0, 6000, 0, 5_000_000)]},
-        {"nodes_bytes": 3_000_000, "phases": [phase("train", 1.0, 0, 30_000, 7_000_000)]},
-        {"nodes_bytes": None, "phases": [phase("train", 4.0, 0, 0, None)]},
-    ]
-    ending = {"wall_s": 0.5, "phases": [phase("catch-up", 0.5, 1_000_000, 2_000_000, None)]}
-    text = shown(plain(), overhead_table(rounds, ending))
-    assert re.search(r"^keys +9\.000 +- +2\.00 kB +- +5\.00 MB *$", text, re.MULTILINE)
-    assert re.search(r"^train +- +2\.500 +- +10\.00 kB +7\.00 MB *$", text, re.MULTILINE)
-    assert text.index("keys") < text.index("train")
-    words = " ".join(text.split())
-    assert "A process of nodes held 3.00 MB at most." in words
-    assert "After the last round: 0.50 s, 1.00 MB up, 2.00 MB down." in words
-    big = [phase(name, 12345.678, 999_999_999_999, 999_999_999_999, 10**12) for name in PHASES]
-    text = shown(plain(), overhead_table([{"nodes_bytes": 10**12, "phases": big}] * 2, None))
-    assert "…" not in text
-    assert all(re.search(rf"^{name} ", text, re.MULTILINE) for name in PHASES)
-    assert overhead_table([{"round": 1}], None) is None  # reported by an earlier version
+def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
+    reports = [{**r, "epsilon": 0.25 * r["round"], "delta": 1e-5} for r in rounds(RECORDS)]
+    said = shown(plain(120), round_table(RECORDS, reports, 1000))
+    assert "Epsilon at delta 1e-05, of all rounds so far" in " ".join(said.split())
+    assert "1.25" in said
+    assert "Epsilon" not in shown(plain(120), round_table(Settings(), rounds(Settings()), 1000))
+    infinite = [{**report, "epsilon": None} for report in reports]  # JSON has no infinity
+    assert "∞" in shown(plain(120), round_table(RECORDS, infinite, 1000))
+    assert "0.00124" in shown(
+        plain(120), round_table(RECORDS, [{**reports[0], "epsilon": 0.001231}], 9)
+    )
+    for name in ("run.svg", "run.png"):
+        plot(tmp_path / name, "digits", reports)
+        assert (tmp_path / name).stat().st_size > 1000
+    plot(tmp_path / "plain.svg", "digits", [event(1), event(2)])
+    assert "epsilon" not in (tmp_path / "plain.svg").read_text()
+    plot(tmp_path / "lost.svg", "digits", [event(1), event(2), event(3, None)])
+    assert "75.0% after 2 rounds" in (tmp_path / "lost.svg").read_text()
+    plot(tmp_path / "none.svg", "digits", [event(1, None)])
+    with pytest.raises(ConfigError, match="the picture cannot be written"):
+        plot(tmp_path / "run.txt", "digits", reports)

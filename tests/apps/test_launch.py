@@ -79,8 +79,8 @@ def nothing_left() -> Iterator[None]:
     [
         ("--scheme rot13", "scheme 'rot13': there are flashe, sash"),
         ("esafl --keys dealt", "a simulation has none; have nodes make theirs"),
-        ("--task alexnet", "--data-dir"),
-        ("--task alexnet --data-dir /no/such/place", "no such directory"),
+        ("--task alexnet --data-dir /no/such/place", "--data-dir /no/such/place has none"),
+        ("--device xpu:99", "--device xpu:99: "),
         ("--report /no/such/place/report", "name a file in a directory that exists"),
         ("--output /no/such/place/model", "name a file in a directory that exists"),
         ("--resume /no/such/run", "--resume /no/such/run: holds no run that can be resumed"),
@@ -112,10 +112,9 @@ def test_last_exception_of_a_log(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_the_server_wrote_at_its_end_is_trusted(tmp_path: pathlib.Path) -> None:
-    """Under load `flwr ls` answers late: it is asked of runs alone that the server did not end."""
     model = tmp_path / "model.flhe"
     model.touch()
-    asked: list[str] = []
+    failed: list[str] = []
     run: Any = SimpleNamespace(
         _outcome=Outcome([{}, {}], {"done": {}}),
         _settings=SimpleNamespace(total_rounds=2, sealed_model=str(model)),
@@ -123,17 +122,16 @@ def test_what_the_server_wrote_at_its_end_is_trusted(tmp_path: pathlib.Path) -> 
         _log=tmp_path / "log",
         _log_start=0,
         _tick=lambda: None,
-        _fail=asked.append,
-        _flowers_reason=lambda _: "asked",
+        _fail=failed.append,
     )
     run._complete = lambda: FlowerRun._complete(run)
     stream: Any = SimpleNamespace(poll=lambda: 0)
     run._log.touch()
-    FlowerRun._settle(run, Children.__new__(Children), stream)
-    assert asked == []
+    FlowerRun._settle(run, stream)
+    assert failed == []
     model.unlink()
-    FlowerRun._settle(run, Children.__new__(Children), stream)
-    assert asked == ["asked"]
+    FlowerRun._settle(run, stream)
+    assert failed == ["the simulation's process ended after 2 of 2 rounds"]
 
 
 def test_environment_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
@@ -246,7 +244,7 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
     assert content["sealed_model"] == str(model)
     assert content["warning"] is None
     assert model.exists()
-    assert not list((tmp_path / "data/flhe/runs").iterdir())
+    assert list((tmp_path / "data/flhe/runs").glob("*/run.log"))
 
 
 def kill_simulation(launcher: int) -> None:

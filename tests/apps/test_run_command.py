@@ -40,6 +40,10 @@ def test_help_fits_one_screen(name: str) -> None:
     )
 
 
+def test_options_of_a_scheme_are_described_as_in_its_docstring() -> None:
+    assert re.search(r"--keys .*Source of the keys\.  \[default: round", run("esafl", "-h").output)
+
+
 SAID: dict[str, dict[str, Any]] = {
     "": {"scheme": "flashe"},
     "flashe --masking single": {"scheme": "flashe masking=single"},
@@ -106,6 +110,9 @@ def test_settings_in_a_file(seen: list[Settings], tmp_path: Path) -> None:
     assert run("sash", "--config", file, "--top-k", "0").exit_code == 0
     assert seen[0] == Settings(**told, top_k=0.1)
     assert seen[1] == Settings(**{**told, "scheme": "sash"})
+    (tmp_path / "run.toml").write_text("warmup = 3")  # has no effect without an option
+    assert run("--config", file, "--top-k", "0.5").exit_code == 0
+    assert seen[2] == Settings(top_k=0.5, warmup=3)
 
 
 def test_the_environment_names_the_data_unless_told_otherwise(

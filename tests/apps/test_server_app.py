@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import pathlib
 import sys
 from typing import Any
@@ -28,10 +29,10 @@ from flhe.strategies.report import Reporter
 from flhe.training.optimizer import Optimizer
 from flhe.training.terms import Terms
 from flhe_app import server_app
-from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import SERVER_OPTIMIZERS, Settings
 from flhe_app.tasks import task_named
 from tests.apps.federation import Idle, serve, server_context
+from tests.provision.site import good
 
 
 @pytest.mark.parametrize("where", ["report.jsonl", "nowhere/report.jsonl"])
@@ -152,7 +153,6 @@ def test_plain_runs_take_flowers_own_optimizers(name: str) -> None:
     has = vars(plain)
     rates = [has[rate] for rate in ("eta", "server_learning_rate") if rate in has]
     assert rates == [0.5] * len(eta)
-    assert type(made(scheme="plain", **FEDSGD)) is PlainFedSGD
 
 
 @pytest.mark.parametrize(
@@ -196,3 +196,68 @@ def test_a_run_says_what_it_showed(tmp_path: pathlib.Path) -> None:
     events = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
     (told,) = [event for event in events if event["event"] == "warning"]
     assert "not private in any accounted sense" in told["text"]
+
+
+# --- the final model: saved wherever the run was started from, and the log says where ---
+
+
+@pytest.fixture
+def home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The user's data; the server app itself runs in a directory that is gone."""
+    data, gone = tmp_path / "data", tmp_path / "gone"
+    monkeypatch.setenv("XDG_DATA_HOME", str(data))
+    monkeypatch.delenv("FLHE_HOME", raising=False)
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    return data / "flhe"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [("flashe", "run-7.flhe"), ("sash", "run-7.npz")],
+)
+def test_a_run_of_flower_saves_its_model_and_says_where(
+    scheme: str,
+    name: str,
+    home: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = Settings(scheme, nodes=3, num_rounds=1)
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.INFO, "flwr"):
+        serve(settings, home / "nodes", {"flhe-server-reads": scheme == "sash"})
+    model = home / "models" / name
+    assert model.stat().st_mode & 0o777 == 0o600
+    assert model.parent.stat().st_mode & 0o777 == 0o700
+    said = [record.getMessage() for record in caplog.records]
+    if model.suffix == ".npz":
+        assert f"Model: {model}" in said
+        assert len(np.load(model).files) > 1
+        return
+    assert f"Sealed model: {model}" in said
+    (line,) = [line for line in said if line.startswith("Open it: ")]
+    command = line.removeprefix("Open it: flhe ").partition(" (")[0].split()
+    assert command[:2] == ["open", str(model)]
+    good(*command)
+    assert len(np.load("model.npz").files) > 1
+
+
+def test_what_the_run_config_names_is_absolute(home: pathlib.Path) -> None:
+    assert server_app.placed(Settings(sealed_model="m"), 7).sealed_model == str(
+        pathlib.Path.cwd() / "m"
+    )
+    named = server_app.placed(Settings(sealed_model=f"{home.parent}.flhe"), 7)
+    assert named.sealed_model == f"{home.parent}.flhe"
+    assert not home.exists()
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_training(
+    home: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    for bad in ("no/such/model", str(tmp_path)):
+        with pytest.raises(ConfigError, match="name a file in a directory that exists"):
+            server_app.placed(Settings(sealed_model=bad), 7)
+    home.parent.touch()
+    with pytest.raises(ConfigError, match="set sealed-model to a file in a directory of yours"):
+        server_app.placed(Settings(), 7)

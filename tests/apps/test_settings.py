@@ -7,18 +7,20 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from typing import Any
 
 import pytest
 
 import flhe_app
+from flhe.coding.base import Mechanism
 from flhe.errors import ConfigError
 from flhe.training.optimizer import RULES
 from flhe_app import settings
 from flhe_app.option import about, key_of
 from flhe_app.settings import Settings
 from flhe_app.superlink import pairs
+from flhe_app.tasks import task_named
 from flhe_app.tasks.fair import Fair
 
 APP = tomllib.loads((pathlib.Path(flhe_app.__file__).parent / "pyproject.toml").read_text())
@@ -39,12 +41,12 @@ def test_names_are_those_of_the_library() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "download": True},
+        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "permute": True},
         {"state_dir": "/s", "resume": True, "rekey_every": 2},
         {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},
         {"scheme": "esafl keys=joint", "kill": 2, "nodes": 4},
         {"scheme": "esafl ring=rns-8192 keys=joint", "drops": 2, "clipping": "exchange"},
-        {"scheme": "esafl", "fraction_train": 0.6, "kill": 2},
+        {"scheme": "esafl", "nodes": 6, "fraction_train": 0.8, "kill": 2},
     ],
     ids=str,
 )
@@ -67,7 +69,7 @@ def out_of_range() -> Iterator[tuple[str, Any, str]]:
             bound = "more than 0" if said.positive else f"{said.least:g} or more"
             yield key, kind(said.least - 1), f"must be .*{bound}"
         if said.most < math.inf:
-            yield key, kind(said.most + 1), f"at most {said.most:g}"
+            yield key, kind(said.most + 1), re.escape(f"at most {said.most:g}")
         if said.positive:
             yield key, kind(0), "must be .*more than 0"
         if kind is float:
@@ -137,6 +139,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"select": 1.5}, "select=1.5: Select"),
         ({"rule": "random"}, "leave them out, or lower it"),
         ({"rest": "drop"}, "leave them out, or lower it"),
+        ({"select": 0.5, "task": "gru"}, "select=0.5 with task='gru': .*text has none; use rule="),
         ({"select": 0.5, "top-k": 0.1}, "select with top-k"),
         (
             {"scheme": "sash", "select": 0.5},
@@ -146,9 +149,11 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"noise": 0.1}, "noise of scope .clear., and nothing travels in clear"),
         (
             {**NOISE, "clipping": "history"},
-            "clipping='history': noise with fitted clipping.* use clipping='fixed'",
+            "clipping='history', noise=0.1: noise with fitted clipping.* use clipping='fixed'",
         ),
         ({**NOISE, "top-k": 0.1}, "noise with top-k"),
+        ({"noise-multiplier": 1.5, "select": 0.5}, "differential privacy"),
+        ({"noise-multiplier": 1.5, **NOISE}, "differential privacy"),
         # SASH
         (
             {"scheme": "sash", "clipping": "history"},
@@ -159,12 +164,18 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
             {"scheme": "sash", "nodes": 50, "fair-q": 1.0},
             "need 24; use fewer nodes, or another scheme",
         ),
-        ({"scheme": "sash", **FEDSGD}, "let the nodes .unmask=clients."),
+        ({"scheme": "sash", **FEDSGD}, "scheme='sash', algorithm='fedsgd': .*sums to the clients"),
         # Dropouts
-        ({"nodes": 4, "drops": 3}, "two must remain"),
-        ({"nodes": 4, "drops": 2, "kill": 1}, "drops=2 of 4 nodes and one killed: two must remain"),
+        ({"nodes": 5, "drops": 3}, "drops=3, kill=0: .* left with 2 updates, .* needs 3; use more"),
+        ({"nodes": 6, "drops": 3, "kill": 1}, "kill=1: .* left with 2 updates, .* needs 3"),
+        (
+            {"scheme": "sash", "nodes": 8, "drops": 2, "fraction-train": 0.75},
+            "left with 4 .* needs 6",
+        ),
+        ({**ROUND_KEYS, "fraction-train": 0.6}, "fraction-train=0.6, drops=0.* with 3 .* needs 4"),
+        ({"scheme": "plain", "nodes": 2, "drops": 2}, "with 0 updates, scheme='plain' needs 1"),
         ({"kill": 6}, "kill=6: the run has num-rounds=5; name one of those"),
-        ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* which needs 3; use more"),
+        ({**ESAFL, "nodes": 3, "kill": 2}, "left with 2 updates, .* needs 3; use more"),
         # ESAFL
         ({**ESAFL, "bits": 33}, "scheme='esafl keys=joint': .*bits must be 2 to 32"),
         (
@@ -181,7 +192,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"clip": 2, "clipping": "exchange"}, "clip=2.0 has no effect with clipping='exchange'"),
         ({"fair-q": 1.0, "max-examples": 288}, "max-examples=288 with fair-q=1.0: .*use 1024"),
         ({**FEDSGD, "client-momentum": 0.9}, "client-momentum=0.9: .*adam has no momentum"),
-        ({**FEDSGD, "top-k": 0.1}, "top-k=0.1, algorithm='fedsgd': .* leave sparsification out"),
+        ({**FEDSGD, "top-k": 0.1}, "algorithm='fedsgd', top-k=0.1: .* leave sparsification out"),
     ],
     ids=str,
 )
@@ -196,3 +207,16 @@ def test_q_fedavg_takes_its_parameters_from_public_figures() -> None:
     assert settings.fair == Fair(0.5, 20.0, 2.0, math.log(10), 1 << 20)
     settings = Settings(fair_q=0.5, fair_lipschitz=2.0, max_examples=5000, task="lstm")
     assert settings.fair == Fair(0.5, 2.0, 1.0, math.log(97), 5000)
+
+
+RECORDS = Settings("flashe", algorithm="fedsgd", noise_multiplier=1.5, sampling=0.2)
+
+
+def test_records_under_fedsgd_and_nodes_under_fedavg() -> None:
+    assert RECORDS.codec(1).mechanism == Mechanism(1.5, 0.2)
+    [noise] = RECORDS.codec(1).codecs
+    assert noise.parameters()["divisor"] == (0.2 * task_named("digits").source.train_size).hex()
+    nodes = replace(RECORDS, algorithm="fedavg", sampling=0.1, clip_norm=2.0)
+    assert nodes.codec(1).mechanism == Mechanism(1.5, 1.0, of_members=True)
+    assert nodes.codec(1).codecs[0].norm_bound == 2.0
+    assert Settings().codec(100).mechanism is None

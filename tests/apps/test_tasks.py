@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -10,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import nn
 from torch.nn import functional
 
 from flhe.errors import ConfigError
 from flhe_app.settings import Settings
-from flhe_app.tasks import TASKS, check_data, task_named
+from flhe_app.tasks import TASKS, task_named
 from flhe_app.tasks.base import (
     MOMENTUM,
     Data,
+    Examples,
     add_pull,
     batch_gradient,
     evaluate,
@@ -145,10 +146,9 @@ def test_digits_nodes_share_nothing_and_the_test_set_is_common() -> None:
 def test_windows_of_a_text_are_split_in_pieces(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "tinyshakespeare.txt"
     path.write_text(TEXT, encoding="utf-8")
-    (tmp_path / "other.txt").write_text("not this one")
     codes = torch.from_numpy(encoded(TEXT))
     for where in (tmp_path, path):
-        data = task_named("gru").load(str(where), download=False)
+        data = task_named("gru").load(str(where))
         assert [tuple(half.images.shape) for half in data] == [(54, LENGTH), (6, LENGTH)]
         assert torch.equal(both(data, "images").flatten(), codes[: 60 * LENGTH])
         assert torch.equal(both(data, "labels").flatten(), codes[1 : 60 * LENGTH + 1])
@@ -227,6 +227,77 @@ def test_text_scores_every_position() -> None:
         assert score.accuracy == pytest.approx(right, abs=1e-6)
 
 
+# --- gradients of a batch ---
+
+
+class Buffered(nn.Module):
+    """A model with all that a state may hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.head = nn.Linear(2, 3)
+        self.tied = self.head
+        self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of three classes."""
+        out: torch.Tensor = self.head(self.norm(x))
+        return out
+
+
+def some(count: int) -> Examples:
+    draw = torch.Generator().manual_seed(5)
+    labels = torch.randint(0, 3, (count,), generator=draw)
+    return Examples(torch.randn(count, 2, generator=draw), labels)
+
+
+def test_every_array_of_the_state_has_its_place() -> None:
+    torch.manual_seed(1)
+    model = Buffered()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = batch_gradient(model, some(50), batch_size=8, shuffle=shuffler(0, 0, 1))
+    assert found.examples == 8
+    assert list(found.arrays) == list(before)
+    for name, value in before.items():
+        assert (found.arrays[name].shape, found.arrays[name].dtype) == (value.shape, value.dtype)
+        if name != "norm.num_batches_tracked" and "running" not in name:
+            assert torch.equal(model.state_dict()[name], value)  # nothing has stepped
+    assert found.arrays["norm.num_batches_tracked"] == 1
+    for name in ("norm.running_mean", "norm.running_var", "frozen", "unused"):
+        assert not found.arrays[name].any()
+    assert torch.equal(found.arrays["tied.weight"], found.arrays["head.weight"])
+    for name in ("head.weight", "head.bias", "norm.weight"):
+        assert found.arrays[name].any()
+
+
+def test_it_is_the_mean_gradient_of_its_batch_and_of_no_other() -> None:
+    examples = some(50)
+
+    def found(partition: int, round_: int, size: int = 8) -> torch.Tensor:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(2, 3))
+        shuffle = shuffler(3, partition, round_)
+        return batch_gradient(model, examples, batch_size=size, shuffle=shuffle).arrays["0.weight"]
+
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(2, 3))
+    order = torch.randperm(50, generator=shuffler(3, 0, 1))[:8]
+    share = torch.softmax(model(examples.images[order]), 1).detach()
+    share[torch.arange(8), examples.labels[order]] -= 1  # of cross entropy, by hand
+    assert torch.allclose(found(0, 1), share.T @ examples.images[order] / 8, atol=1e-6)
+    assert torch.equal(found(0, 1), found(0, 1))
+    assert not torch.equal(found(0, 1), found(0, 2))
+    assert not torch.equal(found(0, 1), found(1, 1))
+    whole = batch_gradient(model, examples, batch_size=999, shuffle=shuffler(3, 0, 1))
+    assert whole.examples == 50
+    loss = functional.cross_entropy(model(examples.images), examples.labels)
+    assert whole.score.loss == pytest.approx(loss.item(), rel=1e-5)
+    correct = (model(examples.images).argmax(1) == examples.labels).sum() / 50
+    assert whole.score.accuracy == pytest.approx(correct.item())
+
+
 # --- data sets in files ---
 
 TEXT = "".join(chr(32 + (7 * i) % 95) if i % 31 else "\n" for i in range(80 * 60 + 7))
@@ -244,7 +315,7 @@ def write_images(path: pathlib.Path, *shape: int, **changed: NDArray[Any]) -> pa
 
 def test_a_sample_in_one_file(tmp_path: pathlib.Path) -> None:
     path = write_images(tmp_path / "sample.npz", 12, 32, 32, 3)
-    data = task_named("alexnet").load(str(path), download=False)
+    data = task_named("alexnet").load(str(path))
     assert [tuple(half.images.shape) for half in data] == [(12, 3, 32, 32)] * 2
     with np.load(path) as file:
         first = file["x_train"][0].transpose(2, 0, 1) / 255 * 2 - 1
@@ -259,11 +330,25 @@ def test_a_directory_may_hold_one_file(tmp_path: pathlib.Path) -> None:
     write_images(tmp_path / "femnist.npz", 9, 28, 28)
     assert FASHION_IMAGES.there(str(tmp_path))
     for name in ("fcn", "cnn"):
-        data = task_named(name).load(str(tmp_path), download=False)
+        data = task_named(name).load(str(tmp_path))
         assert tuple(data.train.images.shape) == (9, 1, 28, 28)
     write_images(tmp_path / "fashion-more.npz", 9, 28, 28)
     with pytest.raises(ConfigError, match=r"fashion-more\.npz, fashion-sample\.npz; name one"):
-        task_named("fcn").load(str(tmp_path), download=False)
+        task_named("fcn").load(str(tmp_path))
+
+
+def test_torchvisions_files_are_read_or_called_damaged(tmp_path: pathlib.Path) -> None:
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="FashionMNIST/raw/ is damaged"):
+        task_named("fcn").load(str(tmp_path))
+    pixels = np.arange(3 * 28 * 28, dtype=np.uint32).astype(np.uint8)
+    for half in ("train", "t10k"):
+        head = struct.pack(">4i", 2051, 3, 28, 28)
+        (raw / f"{half}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+        (raw / f"{half}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, 3) + bytes(3))
+    data = task_named("fcn").load(str(tmp_path))
+    assert [tuple(half.images.shape) for half in data] == [(3, 1, 28, 28)] * 2
 
 
 PIXELS, ELEVEN = np.zeros((12, 28, 28), np.uint8), np.arange(12) % 11
@@ -290,17 +375,14 @@ def test_images_that_are_not_the_sets(
 ) -> None:
     path = write_images(tmp_path / "sample.npz", *shape, **changed)
     with pytest.raises(ConfigError, match=says):
-        task_named(task).load(str(path), download=False)
+        task_named(task).load(str(path))
 
 
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({}, r"put shakespeare\.txt into a directory .* --data-dir.*download=true"),
-        (
-            {"a.txt": b"x" * 5000, "b.txt": b"x" * 5000},
-            r"holds a\.txt, b\.txt; name one with --data-dir",
-        ),
+        ({}, r"and --data-dir \S+ has none: put \.txt into a directory and name that"),
+        ({"a.txt": b"", "b.txt": b""}, r"holds a\.txt, b\.txt; name one with --data-dir"),
         ({"short.txt": b"x" * 1600}, r"short\.txt has 1600 characters; a text of 1601 or more"),
         ({"latin.txt": b"\xe9" * 5000}, r"latin\.txt cannot be read; it must be a text in UTF-8"),
     ],
@@ -312,104 +394,23 @@ def test_texts_that_cannot_be_learned(
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=says):
-        task_named("lstm").load(str(tmp_path), download=False)
+        task_named("lstm").load(str(tmp_path))
 
 
-def test_a_data_set_that_is_missing_is_asked_for(tmp_path: pathlib.Path) -> None:
-    """Early, and where it is read."""
-    for name in ("alexnet", "gru", "fcn"):
-        for where, says in (
-            ("", "needs its data set"),
-            (str(tmp_path), "directory .*download=true"),
-        ):
-            with pytest.raises(ConfigError, match=f"{says}.* --data-dir|{says}"):
-                task_named(name).load(where, download=False)
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(ConfigError, match=r"could not be fetched \(ConnectionError\)"):
-        task_named("gru").load("", download=True)
-    for name in ("digits", "fcn-digits", "cnn-digits"):
-        check_data(name, "", download=False)
-    check_data("gru", "", download=True)
-    check_data("fcn", str(tmp_path), download=False)
-    for name in ("fcn", "gru", "alexnet"):
-        with pytest.raises(ConfigError, match=f"task '{name}' needs its data set: .* --data-dir"):
-            check_data(name, "", download=False)
-    with pytest.raises(ConfigError, match="no such directory or file"):
-        check_data("gru", str(tmp_path / "no"), download=False)
+def test_a_data_set_is_asked_for_before_anything_starts() -> None:
+    for name in ("alexnet", "gru"):
+        with pytest.raises(ConfigError, match=f"task='{name}' needs its data set: put"):
+            task_named(name).source.place(name, "")
 
 
 @pytest.mark.parametrize("name", ["fcn-digits", "cnn-digits"])
 def test_enlarged_digits(name: str) -> None:
-    small, task = (task_named(each) for each in ("digits", name))
-    small = small.load("", download=False)
-    data = task.load("", download=False)
+    task, small = task_named(name), task_named("digits").load("")
+    task.source.place(name, "")
+    assert task.source.there("")
+    data = task.load("")
     assert tuple(data.train.images.shape) == (task.source.train_size, 1, 28, 28)
     assert torch.equal(data.train.labels, small.train.labels)
     assert -1 <= data.train.images.min() < data.train.images.max() <= 1
     enlarged = functional.interpolate(small.test.images, size=28, mode="bilinear")
     assert torch.allclose(data.test.images, 2 * enlarged - 1)
-
-
-# --- what is fetched ---
-
-
-class Hub:
-    """Stands for FederatedDataset: gives rows, and keeps what it was asked."""
-
-    asked: dict[str, Any]
-    rows: Any
-
-    def __init__(self, **how: Any) -> None:
-        Hub.asked = how
-
-    def load_split(self, split: str) -> Any:
-        assert split == "train"
-        if self.rows is None:
-            raise ConnectionError("no route")
-        return self.rows
-
-
-@pytest.fixture(autouse=True)
-def _hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hub, "asked", {}, raising=False)
-    monkeypatch.setattr(Hub, "rows", None, raising=False)
-    monkeypatch.setattr("flwr_datasets.FederatedDataset", Hub)
-
-
-def test_femnist_is_fetched_when_asked(tmp_path: pathlib.Path) -> None:
-    from datasets import Dataset, Features, Value
-    from datasets import Image as ImageFeature
-
-    rng = np.random.default_rng(3)  # test data
-    pixels = rng.integers(0, 256, (30, 28, 28)).astype(np.uint8)
-    features = Features({"image": ImageFeature(), "character": Value("int64")})
-    images = [Image.fromarray(image) for image in pixels]
-    Hub.rows = Dataset.from_dict({"image": images, "character": list(range(30))}, features=features)
-    with pytest.raises(ConfigError, match=r"put femnist\.npz into a directory"):
-        task_named("cnn").load(str(tmp_path), download=False)
-    assert not Hub.asked
-    data = task_named("cnn").load(str(tmp_path), download=True)
-    assert Hub.asked["dataset"] == "flwrlabs/femnist"
-    assert Hub.asked["cache_dir"] == str(tmp_path)
-    assert data.test.labels.tolist() == [9, 19, 29]
-    assert data.train.labels.tolist() == [i for i in range(30) if i % 10 != 9]
-    expected = torch.from_numpy(pixels[9].astype(np.float32)) / 255 * 2 - 1
-    assert torch.allclose(data.test.images[0, 0], expected, atol=1e-6)
-
-
-def test_shakespeare_is_fetched_when_asked() -> None:
-    from datasets import Dataset
-
-    text = "".join(chr(33 + i % 90) for i in range(LENGTH * 41))
-    starts = range(LENGTH * 40)  # as LEAF has them: each row begins one character on
-    rows = {"x": [text[i : i + LENGTH] for i in starts], "y": [text[i + LENGTH] for i in starts]}
-    Hub.rows = Dataset.from_dict(rows)
-    data = task_named("lstm").load("", download=True)
-    assert "cache_dir" not in Hub.asked
-    codes = torch.from_numpy(encoded(text))
-    assert torch.equal(both(data, "images").flatten(), codes[: 40 * LENGTH])
-    assert torch.equal(both(data, "labels").flatten(), codes[1 : 40 * LENGTH + 1])
-    assert [len(half.labels) for half in data] == [36, 4]
-    Hub.rows = Dataset.from_dict({"x": ["short"], "y": ["x"]})
-    with pytest.raises(ConfigError, match="does not hold windows of 80 characters"):
-        task_named("lstm").load("", download=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -138,6 +139,9 @@ def test_a_request_that_is_none_or_never_ends(
                     return connection.makefile("rb").read()
             return b""
 
+        with socket.create_connection((host, int(port)), 5) as gone:  # closed with a reset
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.sendall(post + b"Content-Length: 100\r\n\r\n{")
         for length in (b"abc", b"-1", b"1e3", b"\xb2", b"9" * 40, b""):
             answer = said(post + b"Content-Length: " + length + b"\r\n\r\n")
             assert answer.startswith(b"HTTP/1.0 404"), length

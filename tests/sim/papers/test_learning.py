@@ -46,7 +46,7 @@ def tiny() -> Workload:
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    return tiny().load("", download=False)
+    return tiny().load("")
 
 
 @pytest.fixture(scope="module")
