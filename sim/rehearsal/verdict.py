@@ -25,7 +25,7 @@ from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.contracts import Logged
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.traffic import Traffic, search
-from flhe_lab.rehearsal.updates import LANES, TRAINED, notes_of
+from flhe_lab.rehearsal.updates import TRAINED, notes_of
 
 MAX_ERROR = app.CLIP / 1000
 """Largest error of a mean: quantization to 16 bits makes a thirtieth of it."""
@@ -143,7 +143,7 @@ def expected(plan: Plan) -> dict[str, int]:
         **dict.fromkeys((node_secrets.EPHEMERAL, node_secrets.CONTRIBUTION), epochs * sites),
         node_secrets.GROUP: epochs,
         node_secrets.PAIR: epochs * sites * (sites - 1) // 2,
-        **dict.fromkeys((node_secrets.UPDATE, TRAINED, LANES), vectors),
+        **dict.fromkeys((node_secrets.UPDATE, TRAINED), vectors),
         node_secrets.MODEL: runs * (plan.rounds - 1),
     }
 
