@@ -23,7 +23,7 @@ from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.scheme import ESHE
 from flhe_lab.advise.prices import FLASHE, GB, Prices
 from flhe_lab.advise.round_model import Breakdown
-from flhe_lab.advise.wan import Link, Site, Wan, named, uniform
+from flhe_lab.advise.wan import Link, Site, Wan, named
 from flhe_lab.papers.batchcrypt import PaperBatch, Reader
 from flhe_lab.papers.convergence import REPORTED, project, reported
 from flhe_lab.papers.daciq import best, error
@@ -40,16 +40,13 @@ ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2)
 def test_projection_by_hand() -> None:
     """Two clients in the north, one in the south; 600 rounds of 6 s, 1 GB up and half a GB down."""
     link = Link(1, 1)
-    wan = Wan("w", "drawn", (Site("north", link, 2, 0.1), Site("south", link, 1, 0.4)), None, 0.2)
-    found = project(ROUND, 600, Prices("p", "drawn", 0.5, 1.5), wan, 3)
+    wan = Wan("w", "drawn", (Site("north", link, 2, 0.1), Site("south", link, 1, 0.4)), 0.2)
+    found = project(ROUND, 600, Prices(0.5, 1.5), wan, 3)
     assert (found.hours, found.traffic_gb) == (pytest.approx(1), pytest.approx(900))
     assert found.bill.instance_usd == pytest.approx(3.0)
     assert found.bill.network_usd == pytest.approx(600 * (2 * 0.1 + 0.4) + 300 * 3 * 0.2)
-
-
-def test_projection_refuses() -> None:
-    with pytest.raises(ConfigError, match="no egress_usd_per_gb for 'all'"):
-        project(ROUND, 1, FLASHE, uniform(40), 10)
+    with pytest.raises(ConfigError, match="prices: client_usd_per_hour=-1 must be"):
+        Prices(-1, 1)
     assert len({(line.paper, line.model, line.mode) for line in REPORTED}) == len(REPORTED) == 36
 
 
