@@ -116,10 +116,9 @@ def test_phases_are_noted_as_they_come() -> None:
             pull_all(grid, grid.push_messages(messages))
         grid.end()
     assert [(p.name, p.round) for p in grid.phases] == stages
-    for phase in grid.phases:
-        assert phase.up == dict.fromkeys((100, 101, 102), 45)
-    said = grid.phases[1].to_json()
-    assert (said["answers"], said["up_bytes_total"]) == (3, 135)
+    assert {phase.up_bytes_total for phase in grid.phases} == {3 * 45}
+    assert all(phase.down_bytes_total > 3 * 7 for phase in grid.phases)
+    assert all(phase.server_s > 0 for phase in grid.phases)
 
 
 class Engine:
@@ -191,11 +190,9 @@ def test_what_the_app_reports_is_taken_in(tmp_path: Path) -> None:
     run = RayRun(Asked(5, 100, 1), 10.0, lambda *what: said.append(what))
     run._log = tmp_path / "log"
     run._log.write_text("ValueError: why\n")
-    run._hear({"event": "phase", "phase": "share", "round": 0, "answers": 2})
-    run._hear({"event": "phase", "phase": "round", "round": 1, "answers": 3})
     run._hear({"event": "round", "round_s": 2.0, "survivors": 5})
     run._hear({"event": "done", "peak": 9, "error": 0.0, "phases": []})
-    assert said == [(2, 5, "5 clients: share"), (3, 5, "5 clients: round 1, round")]
+    assert said == [(1, 1, "5 clients")]
     assert (run._found.server_bytes, run._found.rounds_s) == (9, [2.0])
     with pytest.raises(FlheError, match=r"5 clients on Ray failed: it broke \(ValueError: why\)"):
         run.fail("it broke")
