@@ -25,7 +25,7 @@ from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.contracts import Logged
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.traffic import Traffic, search
-from flhe_lab.rehearsal.updates import TRAINED, notes_of
+from flhe_lab.rehearsal.updates import notes_of
 
 MAX_ERROR = app.CLIP / 1000
 """Largest error of a mean: quantization to 16 bits makes a thirtieth of it."""
@@ -137,14 +137,11 @@ def expected(plan: Plan) -> dict[str, int]:
     """How many secrets of each kind there are at least: every run has a key agreement of all sites."""
     sites, runs = len(SITES), len(plan.schemes)
     epochs = runs * (1 + plan.renew)
-    vectors = runs * (sites * plan.rounds - plan.kill)
     return {
         **dict.fromkeys((NODE_KEY, node_secrets.IDENTITY), sites),
         **dict.fromkeys((node_secrets.EPHEMERAL, node_secrets.CONTRIBUTION), epochs * sites),
         node_secrets.GROUP: epochs,
         node_secrets.PAIR: epochs * sites * (sites - 1) // 2,
-        **dict.fromkeys((node_secrets.UPDATE, TRAINED), vectors),
-        node_secrets.MODEL: runs * (plan.rounds - 1),
     }
 
 

@@ -87,8 +87,8 @@ def test_what_is_not_shown_is_an_error() -> None:
 
 
 def test_a_proof_without_a_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(proving._SHOWN, "sash-new", lambda: Found("", True))
-    with pytest.raises(ConfigError, match=r"without a text or a proof: \{'sash-new'\}"):
+    monkeypatch.delattr(sash, "_sash_offset")
+    with pytest.raises(ConfigError, match=r"without a text or a proof: \{'sash-offset'\}"):
         proofs.__wrapped__()
 
 

@@ -23,7 +23,7 @@ from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import contracts
 from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.contracts import Logged
-from flhe_lab.rehearsal.node_secrets import MODEL
+from flhe_lab.rehearsal.node_secrets import GROUP
 from flhe_lab.rehearsal.search import Found
 from flhe_lab.rehearsal.traffic import Traffic
 from flhe_lab.rehearsal.verdict import MAX_ERROR, Result, Round, expected, senders, wrong
@@ -181,7 +181,7 @@ GROUP_KEY = Found("group key", "array 1", 2)
     [
         (results(), {"found": (GROUP_KEY,)}, "must never travel"),
         (results(), {"controls": {"it": False}}, "verdict is worth nothing"),
-        (results(), {"searched": {**TRAFFIC.searched, MODEL: 3}}, "no model was collected"),
+        (results(), {"searched": {**TRAFFIC.searched, GROUP: 1}}, "no group key was collected"),
         (results(), {"missing": ("group key of member 1a",)}, "group key of member 1a"),
         (results(rounds=2), {}, "2 of 3 rounds"),
         (results(Round(1, 9.0, SITES, 1e-3)), {}, "round 1: the model is 0.001 off"),
