@@ -23,13 +23,12 @@ from flhe_lab.tables.command import tables
 
 def corrections(
     name: Annotated[str, typer.Argument(help="The proof to run; without one, list them.")] = "",
-    every: Annotated[bool, option("Run all of them.", None, "--all")] = False,
     page: Annotated[bool, option("Print docs/corrections.md.", None, "--page")] = False,
 ) -> Answer:
     """Show errors and gaps of the papers, each with a proof that runs."""
     from flhe_lab.papers.corrections import listing
 
-    return listing.corrections(name, every=every, as_page=page)
+    return listing.corrections(name, as_page=page)
 
 
 def audit(

@@ -1,8 +1,7 @@
 """What sites' audit logs say of the contracts that they signed, and whether that is what happened.
 
 Where a run is stopped and resumed with another learning rate, that is another contract, which needs an
-epoch of its own: every site's log must show the one up to then and the other one since, and no site may
-have told its app a rate that its contract does not say.
+epoch of its own: every site's log must show the one up to then and the other one since.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from dataclasses import dataclass
 
 from flhe.node import audit
 from flhe.node.store import Store
-from flhe_lab.rehearsal.app import HOLD_ROUND, RATES, Plan
+from flhe_lab.rehearsal.app import HOLD_ROUND, Plan
 from flhe_lab.rehearsal.loopback import Loopback, Run
-from flhe_lab.rehearsal.updates import notes_of
 
 LINES = 10_000
 """Most lines of a log that are read."""
@@ -41,16 +39,7 @@ def logged(loopback: Loopback, run: Run, site: str) -> Logged:
     return Logged(site, tuple(rounds))
 
 
-def rates(loopback: Loopback, run: Run) -> tuple[tuple[int, float], ...]:
-    """(round, learning rate) as apps were told, each once."""
-    rounds = range(1, loopback.plan.rounds + 1)
-    told = ((n, float(note["rate"])) for n in rounds for note in notes_of(loopback, run, n))
-    return tuple(dict.fromkeys(told))
-
-
-def wrong(
-    plan: Plan, scheme: str, logs: Sequence[Logged], told: Sequence[tuple[int, float]]
-) -> Iterator[str]:
+def wrong(plan: Plan, scheme: str, logs: Sequence[Logged]) -> Iterator[str]:
     """All that is not as it must be, in words."""
     for log in logs:
         if {part(plan, n) for n, _, _ in log.rounds} != {part(plan, n) for n in (1, plan.rounds)}:
@@ -64,9 +53,6 @@ def wrong(
         yield f"{scheme}: logs show {len(first)} contracts first and {len(other)} after that"
     elif first & other:
         yield f"{scheme}: logs show one contract under two learning rates"
-    for number, rate in told:
-        if rate != RATES[part(plan, number)]:
-            yield f"{scheme}, round {number}: an app was told a rate of {rate:g}"
 
 
 def part(plan: Plan, number: int) -> int:

@@ -51,7 +51,6 @@ class Result:
     seconds: float
     rounds: tuple[Round, ...]
     logs: tuple[Logged, ...] = ()  # What each site's audit log shows of it
-    rates: tuple[tuple[int, float], ...] = ()  # (round, learning rate) as apps were told
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,7 @@ def _result(loopback: Loopback, run: Run) -> Result:
         names = tuple(SITES[site] for site in sites)
         rounds.append(Round(report["round"], report["round_s"], names, error))
     logs = tuple(contracts.logged(loopback, run, site) for site in SITES)
-    rates = contracts.rates(loopback, run)
-    return Result(run.scheme, run.status, run.ended - run.began, tuple(rounds), logs, rates)
+    return Result(run.scheme, run.status, run.ended - run.began, tuple(rounds), logs)
 
 
 def senders(
@@ -164,7 +162,7 @@ def wrong(plan: Plan, results: Sequence[Result], traffic: Traffic) -> Iterator[s
     for found in results:
         if len(found.rounds) != plan.rounds:
             yield f"{found.scheme}: {len(found.rounds)} of {plan.rounds} rounds were reported"
-        yield from contracts.wrong(plan, found.scheme, found.logs, found.rates)
+        yield from contracts.wrong(plan, found.scheme, found.logs)
         for round_ in found.rounds:
             if round_.error > MAX_ERROR:
                 yield (

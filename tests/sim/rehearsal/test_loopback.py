@@ -93,7 +93,6 @@ def test_a_run_resumed_with_another_learning_rate_shows_in_every_log(tmp_path: P
     report = rehearsed(tmp_path, "--scheme", "flashe", "--no-kill", "--renew")
     [result] = report["results"]
     assert [each["sites"] for each in result["rounds"]] == [list(SITES)] * 3
-    assert result["rates"] == [[1, 0.5], [2, 0.25], [3, 0.25]]
     shown = [log["rounds"] for log in result["logs"]]
     assert [log["site"] for log in result["logs"]] == list(SITES)
     (_, first, one), (_, second, two), (_, third, _) = shown[0]
@@ -163,7 +162,6 @@ def log(site: str, contracts: str, epochs: str = "pqq") -> Logged:
 
 SAME = tuple(log(site, "aaa", "ppp") for site in SITES)
 RENEWED = tuple(log(site, "abb") for site in SITES)
-TOLD = ((1, 0.5), (2, 0.25), (3, 0.25))
 
 
 def results(*changed: Round, rounds: int = 3) -> tuple[Result, ...]:
@@ -204,31 +202,30 @@ def test_where_nobody_is_killed_all_have_to_be_there() -> None:
 
 def test_a_contract_that_changed_is_in_every_log() -> None:
     plan = Plan(renew=True)
-    assert list(contracts.wrong(plan, "flashe", RENEWED, TOLD)) == []
-    assert list(contracts.wrong(Plan(), "flashe", SAME, [(n, 0.5) for n in (1, 2, 3)])) == []
+    assert list(contracts.wrong(plan, "flashe", RENEWED)) == []
+    assert list(contracts.wrong(Plan(), "flashe", SAME)) == []
     away = (RENEWED[0], Logged("site-b", ((1, "a", "p"), (3, "b", "q"))), RENEWED[2])
-    assert list(contracts.wrong(plan, "flashe", away, TOLD)) == []
+    assert list(contracts.wrong(plan, "flashe", away)) == []
 
 
 @pytest.mark.parametrize(
-    ("changed", "told", "said"),
+    ("changed", "said"),
     [
-        (log("site-b", "acc"), TOLD, "1 contracts first and 2 after that"),
-        (log("site-b", "aab"), TOLD, "1 contracts first and 2 after that"),
-        (log("site-b", "a"), TOLD, "the log of site-b does not show all contracts"),
-        (log("site-b", ""), TOLD, "the log of site-b does not show all contracts"),
-        (log("site-b", "abb", "ppq"), TOLD, "one epoch under both contracts"),
-        (RENEWED[1], ((1, 0.5), (2, 0.5)), "round 2: an app was told a rate of 0.5"),
+        (log("site-b", "acc"), "1 contracts first and 2 after that"),
+        (log("site-b", "aab"), "1 contracts first and 2 after that"),
+        (log("site-b", "a"), "the log of site-b does not show all contracts"),
+        (log("site-b", ""), "the log of site-b does not show all contracts"),
+        (log("site-b", "abb", "ppq"), "one epoch under both contracts"),
     ],
 )
-def test_a_log_that_shows_something_else_is_named(changed: Logged, told: Any, said: str) -> None:
+def test_a_log_that_shows_something_else_is_named(changed: Logged, said: str) -> None:
     logs = (RENEWED[0], changed, RENEWED[2])
-    assert any(said in w for w in contracts.wrong(Plan(renew=True), "flashe", logs, told))
+    assert any(said in w for w in contracts.wrong(Plan(renew=True), "flashe", logs))
 
 
 def test_one_contract_under_two_rates_is_named() -> None:
     logs = tuple(log(site, "aaa") for site in SITES)
-    assert list(contracts.wrong(Plan(renew=True), "flashe", logs, TOLD)) == [
+    assert list(contracts.wrong(Plan(renew=True), "flashe", logs)) == [
         "flashe: logs show one contract under two learning rates"
     ]
 
