@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from flhe import packages
 from flhe.coding.select import Select
-from flhe.coding.sparsify import SMALL
 from flhe.errors import ConfigError
 from flhe.strategies import aliases
 from flhe_lab.advise import calibration, command, wan
@@ -85,27 +84,6 @@ def test_each_offer_is_ranked_or_excluded_with_a_reason(asked) -> None:
         assert row.round_s >= row.encrypt_s
         assert row.usd > 0
         assert row.round_gb > 0
-
-
-@settings(max_examples=25)
-@given(
-    # Beyond what top-k sends whole: of 257 values it sends less than of 256.
-    st.integers(SMALL + 1, 10**8),
-    st.integers(SMALL + 1, 10**8),
-    st.sampled_from([3, 5, 12, 120]),
-    st.booleans(),
-)
-def test_a_larger_model_is_never_faster_nor_smaller(one, other, clients, some) -> None:
-    less, more = (
-        advise(demand(values, clients, dropout=0.01 * some, **EVERYTHING), SPEED)
-        for values in sorted((one, other))
-    )
-    for row in (*less.ranked, less.plain):
-        twins = [each for each in (*more.ranked, more.plain) if each.name == row.name]
-        for twin in twins:
-            assert twin.round_s >= row.round_s * (1 - 1e-9)
-            assert twin.upload_bytes >= row.upload_bytes
-            assert twin.download_bytes >= row.download_bytes
 
 
 def test_without_dropouts_or_colluders_only_what_must_be_asked_for_is_left_out() -> None:

@@ -199,11 +199,6 @@ def total(found: tuple[Breakdown, ...]) -> float:
     return seconds
 
 
-def test_one_client() -> None:
-    (found,) = simulate(replace(WORK, add_s=0.125), [LINK])
-    assert found == Breakdown(3.0, 0.5, 0.25, 3.0, 0.0, 0.125, 6.875, 2 * MB, 2 * MB)
-
-
 def test_the_server_adds_while_it_waits() -> None:
     """Uploads arrive at 1, 2 and 4 s; three seconds an addition: done at 4, 7 and 10."""
     work = Work(0, 0, 0, 3.0, MB, 0)
@@ -274,28 +269,3 @@ def test_every_second_is_somewhere_in_any_order(
     moved = simulate(work, [links[i] for i in order])
     for at, i in enumerate(order):
         assert astuple(moved[at]) == pytest.approx(astuple(found[i]), rel=1e-9, abs=1e-6)
-
-
-@settings(max_examples=40)
-@given(WORKS, LINKS, st.floats(1, 10))
-def test_faster_links_are_never_slower(work: Work, links: list[Link], factor: float) -> None:
-    def faster(link: Link) -> Link:
-        return Link(link.up_mbps * factor, link.down_mbps * factor, link.latency_s / factor)
-
-    work = replace(work, prepare_s=0)
-    free = total(simulate(work, links))
-    assert total(simulate(work, [faster(links[0]), *links[1:]])) <= free * (1 + 1e-9)
-    more = replace(work, upload_bytes=int(work.upload_bytes * factor))
-    assert total(simulate(more, links)) >= free * (1 - 1e-9)
-    longer = replace(work, train_s=work.train_s * factor)
-    assert total(simulate(longer, links)) >= free * (1 - 1e-9)
-
-
-@settings(max_examples=40)
-@given(WORKS, LINKS)
-def test_a_processor_prepares_and_works_within_a_round(work: Work, links: list[Link]) -> None:
-    """A round takes as long as without preparation, or the work of a client with it."""
-    work = replace(work, add_s=0, exchanges=())
-    busy = work.train_s + work.encrypt_s + work.decrypt_s + work.prepare_s
-    without = total(simulate(replace(work, prepare_s=0), links))
-    assert total(simulate(work, links)) == pytest.approx(max(busy, without))

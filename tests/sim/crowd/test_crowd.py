@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flhe.errors import FlheError
 from flhe.mods import records
@@ -54,18 +52,6 @@ def found(clients: int) -> Found:
 
 
 # --- growth ---
-
-
-@given(
-    st.lists(st.integers(3, 1000), min_size=4, max_size=8, unique=True),
-    st.tuples(st.floats(0, 100), st.floats(0.01, 10), st.floats(0, 1)),
-)
-def test_a_law_that_holds_is_found(clients: list[int], factors: tuple[float, ...]) -> None:
-    amounts = [sum(c * n**p for p, c in enumerate(factors)) for n in clients]
-    law = growth(clients, amounts, (0, 1, 2))
-    assert law.residual < 1e-6
-    assert law.at(500) == pytest.approx(sum(c * 500**p for p, c in enumerate(factors)), rel=1e-3)
-    assert min(law.factors) >= 0
 
 
 def test_a_law_is_what_theory_says_and_not_what_fits() -> None:

@@ -28,7 +28,7 @@ from flhe_lab.papers.batchcrypt import PaperBatch, Reader
 from flhe_lab.papers.convergence import REPORTED, project, reported
 from flhe_lab.papers.daciq import best, error
 from flhe_lab.papers.esafl import Poly, multiply, times_ones
-from flhe_lab.papers.lattice import Cost, log2_delta, primal, primal_errors
+from flhe_lab.papers.lattice import Cost, primal, primal_errors
 from flhe_lab.papers.packing import LOG_P, PaperPacking, added
 from tests.laws import random_source
 
@@ -158,14 +158,6 @@ def test_no_smaller_block_works_whatever_the_samples(
     assert works(n, log2_q, log2_sigma, cost.block_size, cost.samples)
     smaller = (works(n, log2_q, log2_sigma, cost.block_size - 1, m) for m in range(1, 8 * n, 3))
     assert not any(smaller)
-
-
-def test_the_root_hermite_factor_of_the_literature_and_the_two_costs() -> None:
-    """Chen and Nguyen, ASIACRYPT 2011, Table 2: simulated block sizes."""
-    for beta, delta in ((106, 1.009), (133, 1.008), (168, 1.007), (216, 1.006), (286, 1.005)):
-        assert 2 ** log2_delta(beta) == pytest.approx(delta, abs=2e-4)
-    cost = Cost(block_size=400, samples=1000, dimension=2048)
-    assert cost.bits == pytest.approx(116.8 + 16.4 + 14)
 
 
 # --- BatchCrypt's own batches: what they get right, what they get wrong, and that they say so ---
