@@ -74,7 +74,7 @@ def _places(
                 yield f"bodies of {each.name} {way}", b"".join(part.body for part in parts)
     for name, data in arrays.items():
         yield f"array {name[:8]}", data
-    for path in loopback.logs.all():
+    for path in sorted(loopback.logs.folder.glob("*.log")):
         yield f"log {path.name}", path.read_bytes()
 
 

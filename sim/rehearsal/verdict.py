@@ -137,7 +137,6 @@ def expected(plan: Plan) -> dict[str, int]:
     epochs = runs * (1 + plan.renew)
     return {
         **dict.fromkeys((NODE_KEY, node_secrets.IDENTITY), sites),
-        **dict.fromkeys((node_secrets.EPHEMERAL, node_secrets.CONTRIBUTION), epochs * sites),
         node_secrets.GROUP: epochs,
         node_secrets.PAIR: epochs * sites * (sites - 1) // 2,
     }

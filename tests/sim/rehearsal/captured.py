@@ -66,7 +66,7 @@ def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
         home=lambda name: group.sites[SITES.index(name)].home,
         notes=lambda name: path / f"notes-{name}",
         machines=SimpleNamespace(captured=path / "captured"),
-        logs=SimpleNamespace(all=lambda: [path / "node.log"]),
+        logs=SimpleNamespace(folder=path),
         trust=SimpleNamespace(roster=SimpleNamespace(publics=members), sites={}),
     )
     (path / "node.log").write_bytes(b"12:00:01 a node's log: " + plant(loopback) + b"\n")
