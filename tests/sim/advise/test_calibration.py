@@ -18,7 +18,7 @@ from flhe_lab.advise import agreement_cost, calibration
 from flhe_lab.advise.agreement_cost import Agreement
 from flhe_lab.advise.calibration import KEY, POINTS, Calibration, installed
 from flhe_lab.advise.check import HELD_OUT, compare, table, upload_bytes
-from flhe_lab.advise.cost_model import Curve, Fit, Point, Row, counts, support_bytes
+from flhe_lab.advise.cost_model import TERMS, Curve, Fit, Point, Row, counts, support_bytes
 from flhe_lab.advise.round_model import Breakdown, Exchange, Work, simulate, typical
 from flhe_lab.advise.wan import Link
 from flhe_lab.bench.contender import PHASES
@@ -84,20 +84,11 @@ def test_a_count_that_seems_to_save_time_costs_nothing() -> None:
     assert Fit.of(base, []) == Fit(Curve((10, 20), (1.0, 2.0)), 0)
 
 
+VALUES = {who.PLAIN: 3_000, who.BATCHCRYPT: 10_000}
 SMALL = tuple(
-    point
-    for name, values in (
-        (who.PLAIN, 3_000),
-        (who.FLASHE, 30_000),
-        (who.FLASHE_TENTH, 30_000),
-        (who.SASH, 30_000),
-        (who.ESAFL, 30_000),
-        (who.ESAFL_NARROW, 30_000),
-        (who.FEDML, 30_000),
-        (who.FEDML_TENTH, 30_000),
-        (who.BATCHCRYPT, 10_000),
-    )
-    if installed((point := Point(name, values, 4, 0, 1)).name)
+    Point(name, VALUES.get(name, 30_000), 4, 0, 1)
+    for name in (who.PLAIN, *TERMS)
+    if installed(name)
 )
 
 
