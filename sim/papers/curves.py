@@ -62,7 +62,8 @@ class Setting:
     learning_rate: float  # Of a client
     optimizer: str = "adam"  # What a client steps with: "sgd" (momentum 0.9), "adam" or "rmsprop"
     batches: int = 0  # Batches of an epoch, other ones in each round; 0 for all
-    test_images: int = 0  # Test examples of one client; 0 for all of its even share
+    images: int = 0  # Training examples of one client; 0 for all of its even share
+    test_images: int = 0  # The same, of test examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,20 +165,20 @@ def quiet(threads: int) -> Iterator[None]:
 
 
 def parts_of(data: Data, setting: Setting) -> list[Data]:
-    """What each client holds: an even share of both halves, of tests no more than the setting says."""
+    """What each client holds: an even share of both halves, no more than the setting's images of it."""
     from flhe_app.tasks.base import Data as Part
     from flhe_app.tasks.split import split_iid
 
-    train, test = (
-        split_iid(half.labels.numpy(), setting.clients, SEED) for half in (data.train, data.test)
-    )
-    most, least = setting.test_images, min(map(len, test))
-    if most > least:
-        raise ConfigError(f"test_images={most}: a client's share is {least}; lower it")
-    return [
-        Part(data.train.take(mine), data.test.take(tests[: most or None]))
-        for mine, tests in zip(train, test, strict=True)
-    ]
+    shares = []
+    for half, name in ((data.train, "images"), (data.test, "test_images")):
+        split, most = split_iid(half.labels.numpy(), setting.clients, SEED), getattr(setting, name)
+        least = min(map(len, split))
+        if most > least:
+            raise ConfigError(
+                f"{name}={most}: a client's share is {least}; lower it, or use fewer clients"
+            )
+        shares.append([half.take(mine[: most or None]) for mine in split])
+    return [Part(*pair) for pair in zip(*shares, strict=True)]
 
 
 def client_app(

@@ -34,7 +34,7 @@ from flhe_lab.papers.curves import (
 from flhe_lab.tables import evaluation as tables
 from flhe_lab.tables.table import Plan
 
-SMALL = Setting(3, 2, 20, 0.05, "sgd", test_images=20)
+SMALL = Setting(3, 2, 20, 0.05, "sgd", images=40, test_images=20)
 DIGITS = task_named("digits")
 
 
@@ -78,10 +78,12 @@ def test_any_scheme_learns_what_plain_clients_learn(
 
 
 def test_a_client_holds_no_more_images_than_it_should(data: Data) -> None:
-    for setting, tests in ((SMALL, 20), (replace(SMALL, test_images=0), 120)):
+    for setting, most in ((SMALL, 40), (replace(SMALL, images=0), 479)):
         parts = parts_of(data, setting)
-        assert [len(part.train.labels) for part in parts] == [479] * 3
-        assert [len(part.test.labels) for part in parts] == [tests] * 3
+        assert [len(part.train.labels) for part in parts] == [most] * 3
+        assert [len(part.test.labels) for part in parts] == [20] * 3
+    with pytest.raises(ConfigError, match="share is 479;"):
+        parts_of(data, replace(SMALL, images=480))
     with pytest.raises(ConfigError, match="test_images=121: a client's share is 120"):
         parts_of(data, replace(SMALL, test_images=121))
 
@@ -117,7 +119,7 @@ def test_options_that_are_refused_before_anything_runs(monkeypatch: pytest.Monke
 
 def test_a_comparison_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real federations, of a round each on little data."""
-    setting = replace(SMALL, rounds=3, test_images=30)
+    setting = replace(SMALL, rounds=3, images=30, test_images=30)
     small = curves.Comparison(setting, (curves.ESAFL, curves.SASH))
     monkeypatch.setitem(COMPARISONS, "fcn", small)
     heard: list[tuple[int, int, str]] = []
