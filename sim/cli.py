@@ -23,13 +23,12 @@ from flhe_lab.tables.command import tables
 
 def corrections(
     name: Annotated[str, typer.Argument(help="The proof to run; without one, list them.")] = "",
-    every: Annotated[bool, option("Run all of them.", None, "--all")] = False,
     page: Annotated[bool, option("Print docs/corrections.md.", None, "--page")] = False,
 ) -> Answer:
     """Show errors and gaps of the papers, each with a proof that runs."""
     from flhe_lab.papers.corrections import listing
 
-    return listing.corrections(name, every=every, as_page=page)
+    return listing.corrections(name, as_page=page)
 
 
 def audit(
@@ -37,7 +36,6 @@ def audit(
         Path,
         typer.Argument(metavar="FILE.svg", help="The picture; its data and a curve go beside it."),
     ] = Path("privacy_audit.svg"),
-    select: Annotated[float, option("Encrypted share in the picture.", None, "--select")] = 0.1,
     quick: Annotated[
         bool, option("Fewer images and weaker attacks: one to three minutes.", None, "--quick")
     ] = False,
@@ -54,10 +52,8 @@ def audit(
 
     require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
     if privacy:
-        if (select, noise) != (0.1, 0.0):
-            raise ConfigError(
-                "--select and --noise are for values in clear: leave them out with --privacy"
-            )
+        if noise:
+            raise ConfigError("--noise is for values in clear: leave it out with --privacy")
         from flhe_lab.audit import private_report
 
         with progress() as advance:
@@ -67,7 +63,7 @@ def audit(
     from flhe_lab.audit import report
 
     with progress() as advance:
-        found = report.run(out, quick=quick, select=select, noise=noise, progress=advance)
+        found = report.run(out, quick=quick, noise=noise, progress=advance)
     words = "\n".join(report.words(found))
     data = report.to_data(found, f"{report.COMMAND} {out}")
     return Answer(data, report.table(found), words, f"Picture: {out}")

@@ -28,7 +28,7 @@ from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.tables import phase_costs as who
 from flhe_lab.tables.store import Store
 
-VERSION = 2
+VERSION = 3
 """Of what is measured, and how; another one is measured anew."""
 KEY = "calibration"
 SUPPORT, SUPPORT_VALUES = "supports", 500_000

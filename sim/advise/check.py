@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
+from flhe import answer
 from flhe_lab.advise.calibration import DECLARED, KEY, Calibration, cache_folder, measure
 from flhe_lab.advise.cost_model import TERMS, Point, sealed_bytes, sparse_bytes
 from flhe_lab.bench.contender import PHASES
@@ -101,20 +102,12 @@ def checked(progress: Progress = silent) -> tuple[Calibration, list[Line]]:
 
 def table(lines: Sequence[Line]) -> Table:
     """All of it."""
-    out = Table(title=f"predicted and measured, {CLIENTS} clients, one thread")
-    for heading in ("", "values", "phase", "predicted", "measured", "off", ""):
-        out.add_column(heading, justify="right" if heading else "left")
+    rows = []
     for line in lines:
-        unit = "{:,.0f} B" if line.what == "bytes" else "{:.3f} ms"
-        scale = 1.0 if line.what == "bytes" else 1e3
-        out.add_row(
-            line.point.name,
-            f"{line.point.values:,}",
-            line.what,
-            unit.format(line.predicted * scale),
-            unit.format(line.measured * scale),
-            f"{line.off:+.1%}",
-            line.verdict,
-            end_section=line.what == "bytes",
-        )
-    return out
+        unit, scale = ("{:,.0f} B", 1.0) if line.what == "bytes" else ("{:.3f} ms", 1e3)
+        both = (unit.format(scale * number) for number in (line.predicted, line.measured))
+        where = (line.point.name, f"{line.point.values:,}", line.what)
+        rows.append((*where, *both, f"{line.off:+.1%}", line.verdict))
+    headings = ("", "values", "phase", "predicted", "measured", "off", "")
+    title = f"predicted and measured, {CLIENTS} clients, one thread"
+    return answer.table(headings, rows, right=True, title=title)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from flhe.answer import Answer
 from flhe.command_group import option
 from flhe.errors import ConfigError
+from flhe_lab.advise.prices import FLASHE, Prices
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from flhe_lab.advise.wan import Wan
 
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
-BYTES = {"kb": 2.0**10, "mb": 2.0**20, "gb": 2.0**30, "tb": 2.0**40}
 SPEEDS = {
     f"{prefix}{unit}": scale * bits
     for prefix, scale in (("k", 1e-3), ("m", 1.0), ("g", 1e3))
@@ -38,7 +37,6 @@ def advise(
     clients: Annotated[int, _federation("Clients of a round.")],
     uplink: Annotated[str, _network("Uplink of each client, such as 40Mbps, 1Gbps or 5MB/s.")] = "",
     downlink: Annotated[str, _network("Downlink of each client; default: as --uplink.")] = "",
-    server_link: Annotated[str, _network("The server's link, both ways; default: no limit.")] = "",
     wan: Annotated[str, _network("A paper's network by name, or a .toml, instead of links.")] = "",
     dropout: Annotated[
         float, _federation("Chance that a client's update is missing from a round.")
@@ -53,9 +51,6 @@ def advise(
         _trust(
             "A third of the clients may conspire with the server.", None, "--members-may-collude"
         ),
-    ] = False,
-    trusted_dealer: Annotated[
-        bool, _trust("All clients trust a third party that deals keys.", None, "--trusted-dealer")
     ] = False,
     clear_part: Annotated[
         bool, _trust("A part of each update may travel in clear.", None, "--clear-part")
@@ -74,12 +69,12 @@ def advise(
         float,
         _privacy("Probability of a record to be in a round's batch; 1: of members."),
     ] = 1.0,
-    memory: Annotated[
-        str, _network("Memory of each machine, such as 8GB; default: this one's.")
-    ] = "",
-    prices: Annotated[
-        str, _network("Prices: batchcrypt or flashe, as in the papers, or a .toml.")
-    ] = "flashe",
+    client_usd: Annotated[
+        float, _network("USD an hour of a client's machine.")
+    ] = FLASHE.client_usd_per_hour,
+    server_usd: Annotated[
+        float, _network("USD an hour of the server's machine.")
+    ] = FLASHE.server_usd_per_hour,
     calibrate: Annotated[
         bool, option("Measure this machine anew: half a minute.", None, "--calibrate")
     ] = False,
@@ -93,29 +88,21 @@ def advise(
     """
     from flhe_lab.advise import calibration, ranking, report
     from flhe_lab.advise import check as checking
-    from flhe_lab.advise.demand import ROUNDS, Demand, billed, machine_memory
-    from flhe_lab.advise.prices import named
+    from flhe_lab.advise.demand import ROUNDS, Demand
     from flhe_lab.bench.table import progress
 
-    found = network(uplink, downlink, server_link, wan, clients)
     demand = Demand(
         round(quantity("--params", params, COUNTS, "25M, 1.2k or 1_200_000")),
         clients,
-        found,
-        billed(named(prices), found),
+        network(uplink, downlink, wan, clients),
+        Prices(client_usd, server_usd),
         dropout=dropout,
         rounds=ROUNDS if rounds is None else rounds,
         train_s=train,
         server_may_see_model=server_may_see_model,
         clear_part=clear_part,
         sparse=sparse,
-        trusted_dealer=trusted_dealer,
         members_may_collude=members_may_collude,
-        memory_bytes=(
-            round(quantity("--memory", memory, BYTES, "8GB or 512MB"))
-            if memory
-            else machine_memory()
-        ),
     )
     lines: list[Line] = []
     with progress() as advance:
@@ -133,7 +120,7 @@ def advise(
 
 
 def quantity(option: str, text: str, units: dict[str, float], like: str) -> float:
-    """A number above 0 with its unit, such as 25M, 40Mbps or 8GB, in what `units` stand for.
+    """A number above 0 with its unit, such as 25M or 40Mbps, in what `units` stand for.
 
     Raises ConfigError: something else; it says how to write it.
     """
@@ -156,7 +143,7 @@ def speed(option: str, text: str) -> float:
     return quantity(option, text, SPEEDS, "40Mbps, 1Gbps or 5MB/s")
 
 
-def network(uplink: str, downlink: str, server_link: str, name: str, clients: int) -> Wan:
+def network(uplink: str, downlink: str, name: str, clients: int) -> Wan:
     """The network that was asked for; ConfigError where it is none, or two."""
     from flhe_lab.advise import wan
 
@@ -168,11 +155,6 @@ def network(uplink: str, downlink: str, server_link: str, name: str, clients: in
     if downlink and not uplink:
         raise ConfigError("--downlink goes with --uplink; a --wan tells its own")
     if name:
-        found = wan.named(name)
-    else:
-        down = speed("--downlink", downlink) if downlink else None
-        found = wan.uniform(speed("--uplink", uplink), down, clients)
-    if server_link:
-        both = speed("--server-link", server_link)
-        found = replace(found, server=wan.Link(both, both))
-    return found
+        return wan.named(name)
+    down = speed("--downlink", downlink) if downlink else None
+    return wan.uniform(speed("--uplink", uplink), down, clients)

@@ -1,14 +1,13 @@
 """How the seconds of a phase grow: what is counted exactly, and what a measurement says of each count.
 
-    seconds(phase) = curve(units) + a * extra + b * ragged
+    seconds(phase) = curve(units) + a * extra
 
 `units` is what most of the work is proportional to: values; whole polynomials under FedML-HE;
 ciphertexts under BatchCrypt; coefficients in ESAFL's narrow rings. The curve is piecewise linear
 through sizes that span the caches, flat before the first, and goes on at its last slope. `extra` is the
 one more thing that a cohort changes: mask streams times the lanes that each covers (FLASHE, FedML-HE),
-or coefficients (ESAFL, where two or three values fit into one). `ragged` are the bits behind the last
-whole block of a packed vector, which go one lane at a time (`flhe.coding.pack`): some microseconds, and
-most of what adding a small update costs. Bytes are counted by the schemes' own rules.
+or coefficients (ESAFL, where two or three values fit into one). Bytes are counted by the schemes' own
+rules.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flhe.coding.pack import Packing
 from flhe.coding.select import Select
 from flhe.coding.sparsify import TopK
 from flhe.coding.support import HEADER, MAX_PARAMETER
@@ -31,7 +29,6 @@ from flhe.schemes.esafl.adder import EsaflAdder
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.adder import FedmlHeAdder
 from flhe.schemes.fedml_he.scheme import FedmlHe
-from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.masking import telescoped
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
@@ -87,11 +84,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement: its three counts, and the seconds of a phase."""
+    """One measurement: its two counts, and the seconds of a phase."""
 
     units: float
     extra: float
-    ragged: float
     seconds: float
 
 
@@ -101,38 +97,34 @@ class Fit:
 
     curve: Curve
     extra_s: float
-    ragged_s: float
 
     @classmethod
     def of(cls, base: Sequence[Row], more: Sequence[Row]) -> Fit:
         """Least squares of relative errors; the curve bends where `base` was measured.
 
-        What is not told apart by these measurements, or would come out negative, costs nothing.
+        An `extra` that is not told apart by these measurements, or would save time, costs nothing.
         """
         bends = sorted({row.units for row in base})
         rows = [*base, *more]
         peaks = [Curve(tuple(bends), tuple(peak)) for peak in np.eye(len(bends)).tolist()]
         knots = [[peak.at(row.units) for peak in peaks] for row in rows]
-        counts = {"extra": [r.extra for r in rows], "ragged": [r.ragged for r in rows]}
-        used = [name for name in counts if len(rows) > len(bends) and len(set(counts[name])) > 1]
+        known = len(rows) > len(bends) and len({row.extra for row in rows}) > 1
         while True:
-            matrix = np.column_stack([knots, *(counts[name] for name in used)])
-            seconds = np.array([row.seconds for row in rows])
-            weighted = matrix / seconds[:, None]
+            extras = [[row.extra] if known else [] for row in rows]
+            matrix = np.array([[*own, *more] for own, more in zip(knots, extras, strict=True)])
+            weighted = matrix / np.array([[row.seconds] for row in rows])
             scale = np.abs(weighted).max(axis=0)
             found = np.linalg.lstsq(weighted / scale, np.ones(len(rows)), rcond=1e-9)[0] / scale
-            slopes = dict(zip(used, found[len(bends) :].tolist(), strict=True))
-            wrong = min(slopes, key=lambda name: slopes[name], default="")
-            if not wrong or slopes[wrong] >= 0:
+            slope = float(found[-1]) if known else 0.0
+            if slope >= 0:
                 break
-            used.remove(wrong)
+            known = False
         heights = np.maximum(found[: len(bends)], 0.0).tolist()
-        curve = Curve.through(list(zip(bends, heights, strict=True)))
-        return cls(curve, slopes.get("extra", 0.0), slopes.get("ragged", 0.0))
+        return cls(Curve.through(list(zip(bends, heights, strict=True))), slope)
 
-    def at(self, units: float, extra: float, ragged: float) -> float:
+    def at(self, units: float, extra: float) -> float:
         """Seconds of so much."""
-        return self.curve.at(units) + self.extra_s * extra + self.ragged_s * ragged
+        return self.curve.at(units) + self.extra_s * extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +157,9 @@ def adder_of(terms: Terms, values: int, cohort: int) -> tuple[Adder, int]:
     return fixed.selective(fixed.for_cohort(cohort), layout), fixed.lanes(layout)
 
 
-def counts(point: Point, phase: str) -> tuple[float, float, float]:
-    """All three counts of a phase."""
-    return units(point), extra(point, phase), ragged(point, phase)
+def counts(point: Point, phase: str) -> tuple[float, float]:
+    """Both counts of a phase."""
+    return units(point), extra(point, phase)
 
 
 def units(point: Point) -> float:
@@ -212,35 +204,6 @@ _STREAMED = (who.FLASHE, who.FLASHE_TENTH, who.FEDML, who.FEDML_TENTH)
 """Whose opening takes more streams as dropouts leave more runs of senders."""
 
 
-def ragged(point: Point, phase: str) -> float:
-    """Bits of what is packed behind the last whole block; in decryption those of the sum."""
-    if point.name == who.PLAIN:
-        return 0.0
-    adder, lanes = point.adder
-    if point.name == who.FLASHE_TENTH:
-        senders = point.cohort - point.dropouts
-        sizes = sparse_bytes(TERMS[point.name], point.values, point.cohort, senders)
-        lanes = sizes.total_lanes if phase == "decrypt" else sizes.part_lanes
-    return float(_ragged(adder, lanes))
-
-
-def _ragged(adder: Adder, lanes: int) -> int:
-    if isinstance(adder, Selective):
-        return _ragged(adder.inner, lanes) + _behind(adder.packing, adder.rest)
-    if isinstance(adder, FlasheAdder):
-        return _behind(adder.packing, lanes)
-    if isinstance(adder, FedmlHeAdder):
-        return _behind(Packing(adder.sizes.bits), adder.sizes.count(lanes))
-    if isinstance(adder, EsaflAdder) and adder.limbs.bits < 64:  # words of 64 bits are not packed
-        slots = adder.sizes.slots
-        return len(slots.moduli) * _behind(Packing(adder.limbs.bits), slots.count(lanes))
-    return 0
-
-
-def _behind(packing: Packing, count: int) -> int:
-    return count % packing.block * packing.bits
-
-
 def sealed_bytes(terms: Terms, values: int, cohort: int, senders: int = 1) -> int:
     """Bytes of one upload, its header too, or of the sum of `senders`; dense updates."""
     adder, lanes = adder_of(terms, values, cohort)
@@ -258,8 +221,6 @@ class Sparse:
     support: int  # Bytes of one
     part: int  # Bytes of the ciphertext beside it
     total: int  # Bytes of the sum without supports
-    part_lanes: int  # Of `part`
-    total_lanes: int  # Of `total`
 
 
 def sparse_bytes(terms: Terms, values: int, cohort: int, senders: int) -> Sparse:
@@ -272,7 +233,7 @@ def sparse_bytes(terms: Terms, values: int, cohort: int, senders: int) -> Sparse
     union = round(values * (1 - (1 - share) ** senders))
     part = adder.nbytes(sent + beside) + _header(adder.name, sent + beside, 1)
     total = adder.nbytes(union + beside) + _header(adder.name, union + beside, senders)
-    return Sparse(support_bytes(sent, values), part, total, sent + beside, union + beside)
+    return Sparse(support_bytes(sent, values), part, total)
 
 
 def support_bytes(count: int, length: int) -> int:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from statistics import fmean
+from dataclasses import dataclass
 
 from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError
 from flhe.keys.roster.roster import Roster
 from flhe_lab.advise.prices import Prices
-from flhe_lab.advise.wan import SERVER, Wan
+from flhe_lab.advise.wan import Wan
 
 ROUNDS = 100
 """Until convergence, where nobody says."""
@@ -25,16 +22,14 @@ class Demand:
     values: int  # Of the model
     clients: int  # N, at least 3
     wan: Wan  # How they are connected
-    prices: Prices  # What machines and traffic cost
+    prices: Prices  # What machines cost
     dropout: float = 0.0  # Chance that a client's update is missing from a round, below 1
     rounds: int = ROUNDS  # Until convergence
     train_s: float = 0.0  # Seconds of a client's training in a round
     server_may_see_model: bool = False  # Whether the server may read each sum
     clear_part: bool = False  # Whether a part of each update may travel in clear
     sparse: bool = False  # Whether only a part of it may be sent, and be seen to be which
-    trusted_dealer: bool = False  # Whether somebody may deal keys
     members_may_collude: bool = False  # Whether a third of them may conspire with the server
-    memory_bytes: int = 0  # Of a client's machine, and of the server's; 0 where nobody counts
 
     def __post_init__(self) -> None:
         if not 1 <= self.values <= MAX_LENGTH:
@@ -74,24 +69,3 @@ class Demand:
         """Chance that fewer than `needed` updates come."""
         n, p = self.clients, 1 - self.dropout
         return sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(min(needed, n + 1)))
-
-
-def machine_memory() -> int:
-    """Bytes of memory of this machine; 0 where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 0
-
-
-def billed(prices: Prices, wan: Wan) -> Prices:
-    """Prices that know every site of `wan`, and its server: one that is missing has the sites' mean."""
-    found = prices.on(wan)
-    known = found.egress_usd_per_gb
-    if not isinstance(known, Mapping) or all(site in known for site in wan.egress):
-        return found
-    mine = prices.egress_usd_per_gb
-    assert isinstance(mine, Mapping)  # as `found` is, and where it is empty the network's suffice
-    sites = [usd for site, usd in mine.items() if site != SERVER] or list(mine.values())
-    mean = fmean(sites)
-    return replace(prices, egress_usd_per_gb={site: known.get(site, mean) for site in wan.egress})

@@ -48,11 +48,6 @@ class Offer:
         """Whether the server reads the sum of each round."""
         return self.scheme.reader == "server"
 
-    @property
-    def agrees_anew(self) -> bool:
-        """Whether members make new keys where one is missing; dealt ones are not dealt anew."""
-        return self.scheme.needs_all_members and not self.scheme.dealt
-
     def min_senders(self, demand: Demand) -> int:
         """Fewest updates in a sum that is opened."""
         if self.scheme.per_sum_keys:

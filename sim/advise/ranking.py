@@ -82,8 +82,8 @@ def advise(demand: Demand, speed: Calibration) -> Advice:
         if reasons := reasons_against(offer, demand, speed):
             excluded.append(Exclusion(offer.name, reasons))
             continue
-        # With dealt keys, rounds that lack somebody are lost.
-        again = demand.lost(demand.clients) if offer.agrees_anew else 0.0
+        # Where one is missing, members make new keys, and encrypt again.
+        again = demand.lost(demand.clients) if offer.scheme.needs_all_members else 0.0
         lost, said = lost_rounds(offer, demand), (offer.name, offer.strategy, offer.caveat)
         ranked.append(_told(said, *work(offer, demand, speed), demand, again, lost))
     in_clear = plain_work(demand, speed)
@@ -134,5 +134,4 @@ def _told(
 
 
 def _played(asked: Work, demand: Demand) -> Breakdown:
-    links = demand.wan.links(demand.clients)
-    return typical(simulate(asked, links, server=demand.wan.server))
+    return typical(simulate(asked, demand.wan.links(demand.clients)))

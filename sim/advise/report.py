@@ -13,9 +13,7 @@ from rich.table import Table
 
 from flhe.training.accountant import multiplier_for
 from flhe_lab.advise.check import Line
-from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.ranking import Advice, Prediction
-from flhe_lab.advise.wan import SERVER
 from flhe_lab.bench.host import machine
 from flhe_lab.bench.table import HEADINGS, columns
 
@@ -25,7 +23,7 @@ NAME = 22
 
 def table(answer: Advice) -> Table:
     """All that are ranked, and FedAvg in clear below them."""
-    demand = answer.demand
+    demand, prices = answer.demand, answer.demand.prices
     numbers = ("a round", *HEADINGS[:3], "other\nstages", "GB a\nround", "USD")
     out = Table(
         *columns("seconds of", *numbers, left=("seconds of",)),
@@ -37,23 +35,13 @@ def table(answer: Advice) -> Table:
         caption=f"projected: seconds of this machine on one thread, nothing computed ahead; links as "
         f"told; {demand.train_s:g} s of training a round; nobody waits for who is missing, and what is "
         f"done again is counted. GB are of 2^30 bytes, of all clients. USD for {demand.rounds} rounds, "
-        f"by prices {demand.prices.name!r}{_egress(demand)}",
+        f"{prices.client_usd_per_hour:.3g} for an hour of a client, {prices.server_usd_per_hour:.3g} "
+        "of the server",
     )
     for row in answer.ranked:
         out.add_row(*_cells(row), end_section=row is answer.ranked[-1])
     out.add_row(*_cells(answer.plain))
     return out
-
-
-def _egress(demand: Demand) -> str:
-    """What leaving costs, where it is one price for all clients."""
-    prices = demand.prices.on(demand.wan)
-    sites = {prices.egress(site.name) for site in demand.wan.sites}
-    if len(sites) > 1:
-        return ", site by site"
-    return (
-        f": {min(sites):.3g} for a GB that leaves a client, {prices.egress(SERVER):.3g} the server"
-    )
 
 
 def reasons(answer: Advice) -> list[str]:

@@ -7,22 +7,18 @@ unmasking, begin when all of that is done.
 
 What is assumed:
 
-- A transfer takes the link's latency, and its bytes at the link's speed. Links are full duplex. A
-  server's link of finite speed is shared fairly (max-min). A message of no bytes takes no time.
+- A transfer takes the link's latency, and its bytes at the link's speed. Links are full duplex, the
+  server's never limits. A message of no bytes takes no time.
 - The server adds on one thread, in the order of arrival. Nothing else of it takes time but `server_s`.
 - All clients work alike, and nobody drops out.
 - Work that needs no update, such as masks computed ahead (`prepare_s`), is done while a client would
   wait. Only where that is too short for it does it show, as encryption. How that in turn shifts others'
   waiting is not followed up.
 - Key agreement, evaluation and Flower's own time for a message are no part of it.
-
-Where the server's link limits, a client that becomes faster can make the round longer: its upload then
-takes a part of the link while a slow one needs it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -76,20 +72,18 @@ class Breakdown:
     bytes_down: int  # What it received
 
 
-def simulate(
-    work: Work, links: Sequence[Link], *, server: Link | None = None
-) -> tuple[Breakdown, ...]:
+def simulate(work: Work, links: Sequence[Link]) -> tuple[Breakdown, ...]:
     """Play one round, of many alike; returns where each client's time went.
 
-    `links` has one a client, at least one. All share that of the `server`; None where it never limits.
+    `links` has one a client, at least one.
     """
     ahead = [0.0] * len(links)  # of each client's preparation, what finds no time while it waits
-    found = _play(work, links, server, ahead)
+    found = _play(work, links, ahead)
     if work.prepare_s:
         for rank, seen in enumerate(found):
             rest = work.prepare_s - seen.transfer_s - seen.server_s
             ahead[rank] = rest if rest > seen.idle_s else 0.0
-        found = _play(work, links, server, ahead)
+        found = _play(work, links, ahead)
     return found
 
 
@@ -98,9 +92,7 @@ def typical(breakdowns: Iterable[Breakdown]) -> Breakdown:
     return min(breakdowns, key=lambda b: b.idle_s)
 
 
-def _play(
-    work: Work, links: Sequence[Link], server: Link | None, ahead: Sequence[float]
-) -> tuple[Breakdown, ...]:
+def _play(work: Work, links: Sequence[Link], ahead: Sequence[float]) -> tuple[Breakdown, ...]:
     now, idle = np.zeros((2, len(links)))
     own = ("train_s", "encrypt_s", "decrypt_s", "transfer_s")
     spent = dict(zip(own, np.zeros((len(own), len(links))), strict=True))
@@ -114,7 +106,8 @@ def _play(
     def send(way: Literal["up", "down"], nbytes: int) -> None:
         """Move a message of each client, all of one size."""
         if nbytes:
-            spend("transfer_s", _arrivals(now, links, way, nbytes, server) - now)
+            speeds = [getattr(link, f"{way}_mbps") * MEGABIT / 8 for link in links]
+            spend("transfer_s", nbytes / np.array(speeds) + [link.latency_s for link in links])
 
     def serve(seconds: float) -> None:
         """Have all wait for the last one, and then so long for the server."""
@@ -150,49 +143,3 @@ def _play(
         )
         for i in range(len(links))
     )
-
-
-def _arrivals(
-    now: Floats, links: Sequence[Link], way: Literal["up", "down"], nbytes: int, server: Link | None
-) -> Floats:
-    """When each client's message is there, which it begins to send now."""
-    speeds = [getattr(link, f"{way}_mbps") * MEGABIT / 8 for link in links]
-    capacity, latency = math.inf, 0.0
-    if server is not None:
-        other = server.down_mbps if way == "up" else server.up_mbps
-        capacity, latency = other * MEGABIT / 8, server.latency_s
-    ends = _ends(now.tolist(), speeds, nbytes, capacity)
-    return np.array(ends) + [link.latency_s for link in links] + latency
-
-
-def _ends(
-    starts: Sequence[float], speeds: Sequence[float], nbytes: int, capacity: float
-) -> list[float]:
-    """When each transfer's last byte is through; speeds and `capacity`, which all share, in bytes/s."""
-    left = [float(nbytes)] * len(starts)
-    ends = [math.inf] * len(starts)
-    now = min(starts)
-    while open_ := [i for i, end in enumerate(ends) if end == math.inf]:
-        under_way = [i for i in open_ if starts[i] <= now]
-        rates = _fair([speeds[i] for i in under_way], capacity)
-        due = [left[i] / rate for i, rate in zip(under_way, rates, strict=True)]
-        step = min([starts[i] - now for i in open_ if starts[i] > now] + due)
-        for i, rate, wait in zip(under_way, rates, due, strict=True):
-            if wait <= step:
-                left[i], ends[i] = 0.0, now + step
-            else:
-                left[i] = max(left[i] - rate * step, 0.0)
-        now += step
-    return ends
-
-
-def _fair(speeds: Sequence[float], capacity: float) -> list[float]:
-    """Max-min fair parts of `capacity` for transfers that take no more than their own speed."""
-    if capacity == math.inf:
-        return list(speeds)
-    parts = [0.0] * len(speeds)
-    slowest_first = sorted(range(len(speeds)), key=speeds.__getitem__)
-    for done, i in enumerate(slowest_first):
-        parts[i] = min(speeds[i], capacity / (len(speeds) - done))
-        capacity -= parts[i]
-    return parts

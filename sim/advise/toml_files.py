@@ -39,17 +39,6 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def known(
-    what: str, name: str, published: Mapping[str, Built], read: Callable[[Path], Built]
-) -> Built:
-    """What is published under a name, or read from the path of a .toml; else ConfigError."""
-    if name in published:
-        return published[name]
-    if name.endswith(".toml"):
-        return read(Path(name))
-    raise ConfigError(f"no {what} {name!r}: have {', '.join(published)}, or the path of a .toml")
-
-
 def take(
     table: object,
     where: str,

@@ -5,11 +5,7 @@ papers tell speeds and no latencies, so theirs are zero. One's own is a TOML fil
 
     name = "our four hospitals"
     source = "iperf3, ten runs a day, median of March"
-
-    [server]                        # optional; without it the server's own link never limits
-    up_mbps = 1000
-    down_mbps = 1000
-    egress_usd_per_gb = 0.09        # optional: 0
+    server_egress_usd_per_gb = 0.09 # optional: 0.02
 
     [[site]]
     name = "north"
@@ -17,13 +13,15 @@ papers tell speeds and no latencies, so theirs are zero. One's own is a TOML fil
     up_mbps = 100
     down_mbps = 250
     latency_s = 0.015               # optional: 0, one way
-    egress_usd_per_gb = 0           # optional: 0
+    egress_usd_per_gb = 0           # optional: 0.0496
 
     [[site]]
     name = "south"
     clients = 1
     up_mbps = 40
     down_mbps = 100
+
+What leaving costs is by default what it does in FLASHE's network, on average.
 """
 
 from __future__ import annotations
@@ -33,19 +31,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import ConfigError
-from flhe_lab.advise.toml_files import check_amounts, known, load_toml, made, take
+from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
 
 MEGABIT = 1e6
 """Bits; of a second, Mbps."""
 
-EGRESS = "egress_usd_per_gb"
-"""The field that tells what leaving costs, in files of networks and of prices."""
-
-SERVER = "server"
-"""Where prices and traffic are told by site, the server's own entry."""
+EGRESS_USD, SERVER_EGRESS_USD = 0.0496, 0.02
+"""USD for a billed gigabyte that leaves a site, or the server, where nothing is said."""
 
 _SPEEDS = {"up_mbps": float, "down_mbps": float}
-_OPTIONAL = {"latency_s": float, EGRESS: float}
+_OPTIONAL = {"latency_s": float, "egress_usd_per_gb": float}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +65,9 @@ class Site:
     name: str
     link: Link  # Of each client there; they do not share it
     clients: int  # How many; its weight where a round has another number in all
-    egress_usd_per_gb: float = 0.0  # Price of what leaves it, USD a billed gigabyte (`prices.GB`)
+    egress_usd_per_gb: float = EGRESS_USD  # Price of what leaves it; a GB is `prices.GB`
 
     def __post_init__(self) -> None:
-        if self.name in {"", SERVER}:
-            raise ConfigError(f"Site: name={self.name!r} is empty, or stands for the server")
         if self.clients < 1:
             raise ConfigError(f"Site {self.name}: clients={self.clients} must be 1 or more")
         check_amounts(f"Site {self.name}", egress_usd_per_gb=self.egress_usd_per_gb)
@@ -86,16 +79,12 @@ class Wan:
 
     name: str
     source: str  # Where its speeds come from
-    sites: tuple[Site, ...]  # At least one, of different names
-    server: Link | None = None  # Shared by all transfers; None where it never limits
-    server_egress_usd_per_gb: float = 0.0  # Price of what leaves the server
+    sites: tuple[Site, ...]  # At least one
+    server_egress_usd_per_gb: float = SERVER_EGRESS_USD  # Price of what leaves the server
 
     def __post_init__(self) -> None:
         if not self.sites:
             raise ConfigError(f"Wan {self.name}: it has no site; add one with a client")
-        names = [site.name for site in self.sites]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ConfigError(f"Wan {self.name}: more than one site is named {min(twice)!r}")
         check_amounts(f"Wan {self.name}", server_egress_usd_per_gb=self.server_egress_usd_per_gb)
 
     @property
@@ -122,12 +111,6 @@ class Wan:
         """The link of each of `cohort` clients; see `placed`."""
         return tuple(site.link for site in self.placed(cohort))
 
-    @property
-    def egress(self) -> dict[str, float]:
-        """USD a billed gigabyte, by site, and by SERVER."""
-        prices = {site.name: site.egress_usd_per_gb for site in self.sites}
-        return {**prices, SERVER: self.server_egress_usd_per_gb}
-
 
 def uniform(up_mbps: float, down_mbps: float | None = None, cohort: int = 10) -> Wan:
     """All clients alike; what they receive is as fast as what they send unless told otherwise."""
@@ -138,22 +121,20 @@ def uniform(up_mbps: float, down_mbps: float | None = None, cohort: int = 10) ->
 
 def named(name: str) -> Wan:
     """One of PUBLISHED, or a user's own where `name` is the path of a .toml; else ConfigError."""
-    return known("network", name, PUBLISHED, read)
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    if name.endswith(".toml"):
+        return read(Path(name))
+    raise ConfigError(f"no network {name!r}: have {', '.join(PUBLISHED)}, or the path of a .toml")
 
 
 def read(path: Path) -> Wan:
     """A user's own, from a file as in this module's docstring; ConfigError names what is wrong."""
-    where = str(path)
-    found = take(load_toml(path), where, {"name": str, "source": str, "site": list}, {SERVER: dict})
-    if not found["site"]:
-        raise ConfigError(f"{where}: it has no site; add a [[site]] table")
-    sites = tuple(_site(table, f"{where}, site {i}") for i, table in enumerate(found["site"], 1))
-    server, price = None, 0.0
-    if SERVER in found:
-        mine = take(found[SERVER], f"{where}, {SERVER}", _SPEEDS, _OPTIONAL)
-        price = mine.pop(EGRESS, price)
-        server = made(f"{where}, {SERVER}", Link, **mine)
-    return made(where, Wan, found["name"], found["source"], sites, server, price)
+    where, needed = str(path), {"name": str, "source": str, "site": list}
+    found = take(load_toml(path), where, needed, {"server_egress_usd_per_gb": float})
+    tables = enumerate(found.pop("site"), 1)
+    sites = tuple(_site(table, f"{where}, site {i}") for i, table in tables)
+    return made(where, Wan, sites=sites, **found)
 
 
 def _site(table: object, where: str) -> Site:

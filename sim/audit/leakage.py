@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from flhe.coding.select import Select
 from flhe.coding.sensitivity import Of, sensitivity
-from flhe.errors import ConfigError
 from flhe_lab.audit.images import CLASSES, Images
 from flhe_lab.audit.inversion import Attack, Channel, Seen, gradient, invert
 from flhe_lab.audit.lenet import lenet
@@ -47,26 +46,19 @@ LABELS = {
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Of the curve, unless others are given."""
+PICTURED = SHARES[0]
+"""The share in the picture, which is always one of the curve's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What is audited, and how hard it is attacked."""
 
-    select: float = 0.1  # The share in the picture
     shares: tuple[float, ...] = SHARES
     """Of the curve, ascending, between 0 and 1; none or all are always there."""
     attack: Attack = field(default_factory=Attack)  # What is put into each attack
     channel: Channel = field(default_factory=Channel)  # What happens to values in clear
     seed: int = 0  # Of the model, the random choices, the probes, the starts and the noise
-
-    def __post_init__(self) -> None:
-        if not 0 < self.select < 1:
-            raise ConfigError(
-                f"select={self.select}: must be a share between 0 and 1; none and all are shown anyway"
-            )
-        if self.select not in self.shares:
-            object.__setattr__(self, "shares", tuple(sorted({*self.shares, self.select})))
 
     @property
     def points(self) -> list[tuple[str, float]]:
@@ -111,8 +103,7 @@ class Audit:
     @property
     def pictured(self) -> list[tuple[str, float]]:
         """The ways of the picture, at one share."""
-        select = self.setting.select
-        return [(NONE, 0.0), *((rule, select) for rule in RULES), (ALL, 1.0)]
+        return [(NONE, 0.0), *((rule, PICTURED) for rule in RULES), (ALL, 1.0)]
 
 
 def name(way: str, share: float) -> str:

@@ -18,7 +18,18 @@ from flhe.coding.sensitivity import PROBES
 from flhe_app import style
 from flhe_lab.audit.images import samples
 from flhe_lab.audit.inversion import Attack, Channel
-from flhe_lab.audit.leakage import ALL, LABELS, NONE, RULES, SHARES, Audit, Setting, audit, name
+from flhe_lab.audit.leakage import (
+    ALL,
+    LABELS,
+    NONE,
+    PICTURED,
+    RULES,
+    SHARES,
+    Audit,
+    Setting,
+    audit,
+    name,
+)
 from flhe_lab.bench import figures
 from flhe_lab.bench.host import machine
 from flhe_lab.bench.turns import Progress, silent
@@ -66,11 +77,10 @@ def table(found: Audit) -> Table:
 
 def words(found: Audit) -> list[str]:
     """What was found, in sentences."""
-    select = found.setting.select
     said = [f"{name(*at)}: {verdict(gain(found, *at))}." for at in found.pictured]
-    by_rule = sorted(RULES, key=lambda rule: found.mean(rule, select)[0])
-    order = ", ".join(f"{LABELS[rule]} {found.mean(rule, select)[0]:.2f}" for rule in by_rule)
-    said.append(f"Of {select * 100:g}% encrypted, what hides most comes first, by SSIM: {order}.")
+    by_rule = sorted(RULES, key=lambda rule: found.mean(rule, PICTURED)[0])
+    order = ", ".join(f"{LABELS[rule]} {found.mean(rule, PICTURED)[0]:.2f}" for rule in by_rule)
+    said.append(f"Of {PICTURED * 100:g}% encrypted, what hides most comes first, by SSIM: {order}.")
     limit = VERDICTS[1][0]
     for rule in RULES:
         known = [s for s in found.setting.shares if gain(found, rule, s) >= limit]
@@ -108,7 +118,6 @@ def run(
     out: Path,
     *,
     quick: bool = False,
-    select: float = 0.1,
     noise: float = 0.0,
     progress: Progress = silent,
 ) -> Audit:
@@ -116,13 +125,12 @@ def run(
 
     Raises ConfigError: a setting that cannot work, or a path that cannot be written.
 
-    `quick` takes fewer images and shares, and a weaker attack: half a minute. `select` is the share in
-    the picture; for `noise` see `Channel`.
+    `quick` takes fewer images and shares, and a weaker attack: half a minute. For `noise` see
+    `Channel`.
     `progress` receives (attacks done, attacks in all, what is attacked).
     """
     figures.check(out)
     setting = Setting(
-        select,
         QUICK_SHARES if quick else SHARES,
         QUICK_ATTACK if quick else Attack(),
         Channel(noise=noise),
@@ -142,11 +150,10 @@ def picture(found: Audit, path: Path) -> None:
     """Draw a row of originals, and one for each way, with SSIM, MSE and credits."""
     count = len(found.images)
     rows = [("original", None), *((name(*at), at) for at in found.pictured)]
-    share = found.setting.select
-    best = min(RULES, key=lambda rule: found.mean(rule, share)[0])
+    best = min(RULES, key=lambda rule: found.mean(rule, PICTURED)[0])
     says = (
-        f"With {share:.0%} encrypted, a server still rebuilds the images: at best, "
-        f"{LABELS[best]}, SSIM is {found.mean(best, share)[0]:.2f}; 1 is the original"
+        f"With {PICTURED:.0%} encrypted, a server still rebuilds the images: at best, "
+        f"{LABELS[best]}, SSIM is {found.mean(best, PICTURED)[0]:.2f}; 1 is the original"
     )
     footer = " ".join(found.images.credits)
     grid = (len(rows), count)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
     from flhe.strategies.report import Reporter
-    from flhe_lab.crowd.phases import PhaseGrid
-
-TELL_S = 0.5
 
 Next = Callable[["Message", "Context"], "Message"]
 
@@ -83,36 +79,15 @@ def server_app() -> ServerApp:
             connect_timeout=min(timeout, 60.0),
             on_round=reporter.round,
         )
-        with _telling(noted, reporter):
-            result = run.start(noted, start, rounds)
+        result = run.start(noted, start, rounds)
         noted.end()
         return {
             "peak": resident("VmHWM"),
             "error": error_of(result.arrays, start, nodes, rounds, config["drops"]),
-            "phases": [phase.to_json() for phase in noted.phases],
+            "phases": [asdict(phase) for phase in noted.phases],
         }
 
     return reporting_app(work)
-
-
-@contextmanager
-def _telling(grid: PhaseGrid, reporter: Reporter) -> Iterator[None]:
-    """Reports, now and then, which phase is running and how many have answered."""
-    stop = threading.Event()
-
-    def tell() -> None:
-        while not stop.wait(TELL_S):
-            if grid.phases:
-                phase = grid.phases[-1]
-                reporter.emit("phase", phase=phase.name, round=phase.round, answers=len(phase.up))
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def error_of(

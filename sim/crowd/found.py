@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,9 +48,8 @@ class Found:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Found:
-        """What was written down of one, earlier fields that are no more left out."""
-        known = {f.name: data[f.name] for f in fields(cls)}
-        return cls(**{**known, "asked": Asked(**data["asked"])})
+        """What was written down of one."""
+        return cls(**{**data, "asked": Asked(**data["asked"])})
 
     def read_clocks(self, directory: Path) -> None:
         """Take in what the actors noted of each message (`app.clock`); refusals are left out."""

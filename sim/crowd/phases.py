@@ -7,10 +7,9 @@ our record is "other". A phase lasts from its first message to the first of the 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -30,21 +29,10 @@ class Phase:
 
     name: str  # What was asked for
     round: int  # 0 before the first
-    wall_s: float = 0.0  # Seconds from its first message to that of the next phase
     server_s: float = 0.0  # Seconds of processor of the server's thread, for messages and replies
     grid_s: float = 0.0  # The same in Flower's grid, and looking for replies
-    up: Counter[int] = field(default_factory=Counter)  # Payload of each node
-    down: Counter[int] = field(default_factory=Counter)  # The same, to each node
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        names = ("name", "round", "wall_s", "server_s", "grid_s")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "answers": len(self.up),
-            "up_bytes_total": sum(self.up.values()),
-            "down_bytes_total": sum(self.down.values()),
-        }
+    up_bytes_total: int = 0  # Payload of all nodes
+    down_bytes_total: int = 0  # The same, to them
 
 
 class PhaseGrid(MeteredGrid):
@@ -54,23 +42,23 @@ class PhaseGrid(MeteredGrid):
         super().__init__(grid)
         self.phases: list[Phase] = []
         self.nodes_work_here = getattr(grid, "nodes_work_here", False)
-        self._by_message: dict[str, tuple[int, Phase]] = {}
+        self._by_message: dict[str, Phase] = {}
         self._works = True
         """Whether the server works on a message or a reply, and does not look for one."""
-        self._mark = self._now()
+        self._mark = time.thread_time()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """As the grid's, noted."""
         ids: list[str] = []
         for message in messages:
-            node, phase = message.metadata.dst_node_id, self._enter(message)
-            phase.down[node] += records.message_bytes(message.content)
+            phase = self._enter(message)
+            phase.down_bytes_total += records.message_bytes(message.content)
             self._pass(phase)
             sent = list(self._grid.push_messages([message]))
             self._works = False
             self._pass(phase)
             self._works = True
-            self._by_message |= dict.fromkeys(sent, (node, phase))
+            self._by_message |= dict.fromkeys(sent, phase)
             ids += sent
         return ids
 
@@ -86,9 +74,9 @@ class PhaseGrid(MeteredGrid):
         self._pass(current)
         self._works = True
         for reply in replies:
-            node, phase = self._by_message.pop(reply.metadata.reply_to_message_id, (0, current))
+            phase = self._by_message.pop(reply.metadata.reply_to_message_id, current)
             if not reply.has_error():
-                phase.up[node] += records.message_bytes(reply.content)
+                phase.up_bytes_total += records.message_bytes(reply.content)
         return replies
 
     def end(self) -> None:
@@ -109,22 +97,17 @@ class PhaseGrid(MeteredGrid):
                 self._pass(last)
             last = Phase(name, number)
             self.phases.append(last)
-            self._mark = self._now()
+            self._mark = time.thread_time()
         return last
 
     def _pass(self, phase: Phase) -> None:
         """Book what has passed since the last mark."""
-        wall, processor = self._now()
-        phase.wall_s += wall - self._mark[0]
+        now = time.thread_time()
         if self._works:
-            phase.server_s += processor - self._mark[1]
+            phase.server_s += now - self._mark
         else:
-            phase.grid_s += processor - self._mark[1]
-        self._mark = wall, processor
-
-    @staticmethod
-    def _now() -> tuple[float, float]:
-        return time.monotonic(), time.thread_time()
+            phase.grid_s += now - self._mark
+        self._mark = now
 
 
 EACH = 4

@@ -38,8 +38,7 @@ class RayRun:
 
     Flower's settings, ports, processes and files are private to it and gone after it, as in `flhe run`.
 
-    `timeout` is in seconds, for it all; `step` is told the answers so far in this phase, the clients,
-    and what is going on.
+    `timeout` is in seconds, for it all; `step` is told the rounds so far, all of them, and of what.
     """
 
     def __init__(self, asked: Asked, timeout: float, step: Progress = silent) -> None:
@@ -54,7 +53,7 @@ class RayRun:
         """
         began = time.monotonic()
         self._deadline = began + self._timeout
-        self._step(0, self._asked.clients, "starting Flower")
+        self._step(0, self._asked.rounds, f"{self._asked.clients} clients")
         with temporary() as scratch:
             self._log = scratch / "flower.log"
             self._log.touch(mode=0o600)
@@ -108,15 +107,11 @@ class RayRun:
                 self.fail(f"it took longer than {self._timeout:g} s")
 
     def _hear(self, event: dict[str, Any]) -> None:
-        found, kind = self._found, event["event"]
-        if kind == "phase":
-            number = event["round"]
-            where = f"round {number}, {event['phase']}" if number else event["phase"]
-            clients = self._asked.clients
-            self._step(event["answers"], clients, f"{clients} clients: {where}")
-        elif kind == "round":
+        found, kind, asked = self._found, event["event"], self._asked
+        if kind == "round":
             found.rounds_s.append(event["round_s"])
             found.survivors.append(event["survivors"])
+            self._step(len(found.rounds_s), asked.rounds, f"{asked.clients} clients")
         elif kind == "done":
             found.server_bytes = max(found.server_bytes, event["peak"])
             found.phases, found.error = event["phases"], event["error"]

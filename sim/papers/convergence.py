@@ -6,13 +6,12 @@ As FLASHE (Sec. 6.3), BatchCrypt (Sec. 6.3) and ESAFL (Sec. 8.3) do: one round i
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from flhe_lab.advise.prices import GB, Cost, Prices, cost
+from flhe_lab.advise.prices import GB, Cost, Prices
 from flhe_lab.advise.round_model import Breakdown
-from flhe_lab.advise.wan import SERVER, Wan
+from flhe_lab.advise.wan import Wan
 from flhe_lab.papers.published import rows
 
 
@@ -34,7 +33,7 @@ def project(
     `breakdown` is of a surviving client, whose bytes stand for everybody's. Those that drop out are
     billed as well: their machines run, and more traffic than that there cannot be. `rounds` are epochs
     to convergence, times rounds an epoch. The `cohort` is at the sites of `wan`, which tells what
-    traffic costs where `prices` do not.
+    traffic costs.
     """
     hours = rounds * breakdown.total_s / 3600
     up, down = (rounds * nbytes / GB for nbytes in (breakdown.bytes_up, breakdown.bytes_down))
@@ -42,10 +41,13 @@ def project(
 
 
 def billed(hours: float, up: float, down: float, prices: Prices, wan: Wan, cohort: int) -> Cost:
-    """What so many hours cost, and the GB that each client sends and receives."""
-    placed = Counter(site.name for site in wan.placed(cohort))
-    leaving = {name: count * up for name, count in placed.items()} | {SERVER: cohort * down}
-    return cost(prices.on(wan), hours, leaving, cohort)
+    """What so many hours cost, and the GB that each client sends and receives.
+
+    All machines run for all of `hours`, idle or not: a round is synchronous.
+    """
+    machines = hours * (cohort * prices.client_usd_per_hour + prices.server_usd_per_hour)
+    sent = up * sum(site.egress_usd_per_gb for site in wan.placed(cohort))
+    return Cost(machines, sent + cohort * down * wan.server_egress_usd_per_gb)
 
 
 REPORTED = rows("trained", "rows")

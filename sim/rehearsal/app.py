@@ -132,10 +132,9 @@ def client_app() -> ClientApp:
         scheme = str(context.run_config["scheme"])
         trained = received + update(scheme, site, number, received.size)
         notes = Path(str(context.node_config["loopback-notes"]))
-        told = np.float32(config["lr"])
         path = notes / f"{context.run_id}-{number}.npz"
         beside = path.with_name(f".{path.name}")
-        np.savez(beside, allow_pickle=False, received=received, trained=trained, rate=told)
+        np.savez(beside, allow_pickle=False, received=received, trained=trained)
         beside.replace(path)
         if number == HOLD_ROUND and (notes / HOLD).exists():
             (notes / HELD).touch()

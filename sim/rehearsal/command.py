@@ -108,16 +108,12 @@ def table(report: Report) -> Table:
 
 def summary(report: Report) -> list[str]:
     """What happened besides, in words; what is wrong comes last."""
-    from flhe_lab.rehearsal import contracts
-
     lines = []
     if report.killed:
         lines.append(
             f"{report.killed} was killed after {report.killed_s:.0f} s, and back after "
             f"{report.back_s:.0f} s, at its start no. {report.starts}"
         )
-    for result in report.results:
-        lines += contracts.lines(result.scheme, result.logs)
     traffic = report.traffic
     megabytes = (traffic.bytes_up + traffic.bytes_down) / 1e6
     lines.append(

@@ -34,10 +34,6 @@ class Logs:
         path.touch(mode=0o600)
         return path
 
-    def all(self) -> list[Path]:
-        """Every log, by name."""
-        return sorted(self.folder.glob("*.log"))
-
     def why(self, *names: str) -> str:
         """Where each of these logs is, and its last exception: the end of an error's text."""
         found = []

@@ -154,9 +154,8 @@ class Machines:
         node.starts += 1
 
     def start_gate(self, name: str) -> None:
-        """Start a site's gate, and wait until it listens; one that ran before keeps its port."""
-        old = self.gates.get(name)
-        port = free_port() if old is None else old[0]
+        """Start a site's gate, and wait until it listens."""
+        port = free_port()
         command = self._trust.gate(name, f"127.0.0.1:{port}")
         log = self.logs.path(f"gate-{name}")
         process = self._children.start(command, log=log, cwd=self._scratch)

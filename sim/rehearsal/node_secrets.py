@@ -1,7 +1,7 @@
 """The secrets in a node's state directory: everything there that nobody but its site may know.
 
-Vectors are added in all forms (`writings`). Every key is noted as that of a member of an epoch, so
-that it can be told afterwards which of them were never seen (`missing`).
+Vectors are added in all forms (`writings`). Members of epochs are noted, so that it can be told
+afterwards whether keys were never seen (`missing`).
 
 Read through the classes that the node itself uses, while it works: most of it is erased on the way, so
 whoever wants it all looks often. What is half written, or gone meanwhile, is left for the next look.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import FlheError
@@ -27,26 +26,10 @@ IDENTITY, GROUP, PAIR, SCHEME = "identity seed", "group key", "pair key", "schem
 EPHEMERAL, CONTRIBUTION = "ephemeral key", "share of the group key"
 SEED_SHARE, SEED_SUM = "share of a seed", "sum of shares"
 MODEL, UPDATE = "model", "update"
-MEMBER = "member of an epoch"
-"""No secret: the members that there were, whose keys must have been seen."""
-OWED = (EPHEMERAL, CONTRIBUTION, GROUP, PAIR)
-"""Keys that every member of an epoch has had in its state directory."""
 _FIELDS = {"secret": EPHEMERAL, "contribution": CONTRIBUTION, "group_key": GROUP}
 _THERE = suppress(FlheError, OSError)
 _LONG = 64
 """Bytes above which a part of a scheme's key is secret; shorter ones are names of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member of one epoch of one run; `identity` is its public key."""
-
-    identity: bytes
-    run_id: int
-    number: int
-
-    def __str__(self) -> str:
-        return f"member {self.identity.hex()[:8]}, run {self.run_id}, key agreement {self.number}"
 
 
 def look(home: Path, secrets: Secrets) -> None:
@@ -68,11 +51,11 @@ def look(home: Path, secrets: Secrets) -> None:
 
 
 def missing(secrets: Secrets) -> Iterator[str]:
-    """Keys that members must have had, and that no look has found, in words."""
-    for member in sorted(secrets.sources.get(MEMBER, set()), key=str):
-        for kind in OWED:
-            if member not in secrets.sources.get(kind, set()):
-                yield f"{kind} of {member}"
+    """Kinds of keys of which members must have had more than any look has found, in words."""
+    members, agreements = len(secrets.members), len({each[1:] for each in secrets.members})
+    for kind, owed in {EPHEMERAL: members, CONTRIBUTION: members, GROUP: agreements}.items():
+        if (found := len(secrets.kinds.get(kind, ()))) < owed:
+            yield f"{kind}: {found} of {owed}"
 
 
 def _run(node: Node, secrets: Secrets) -> None:
@@ -98,19 +81,16 @@ def _run(node: Node, secrets: Secrets) -> None:
 
 def _epoch(epoch: Epoch, secrets: Secrets) -> None:
     _keys(epoch, secrets)
-    members = (Member(public, epoch.run_id, epoch.number) for public in epoch.members)
-    secrets.sources.setdefault(MEMBER, set()).update(members)
+    secrets.members |= {(public, epoch.run_id, epoch.number) for public in epoch.members}
 
 
 def _keys(state: Advertised | Shared | Confirmed | Epoch, secrets: Secrets) -> None:
-    own = state.members[state.rank] if isinstance(state, Epoch) else state.identity
-    member = Member(own, state.run_id, state.number)
     for name, kind in _FIELDS.items():
-        secrets.add(kind, getattr(state, name, b""), source=member)
+        secrets.add(kind, getattr(state, name, b""))
     if secret := getattr(state, "scheme_secret", b""):
         secrets.add(SCHEME, *_long_strings(canonical.loads(secret, 1 << 24, SCHEME)))
     pairs: Iterable[bytes] = getattr(state, "pair_keys", ())
-    secrets.add(PAIR, *pairs, source=member)
+    secrets.add(PAIR, *pairs)
 
 
 def _long_strings(value: object) -> list[bytes]:

@@ -11,7 +11,7 @@ at most, are integers to some: they are looked for in both byte orders.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,17 +34,14 @@ class Secrets:
     """What is looked for, by what it is."""
 
     kinds: dict[str, set[bytes]] = field(default_factory=dict)  # The secrets of each kind
-    sources: dict[str, set[Hashable]] = field(default_factory=dict)
-    """Where secrets of each kind came from, as far as it was said: whether one is missing."""
+    members: set[tuple[bytes, int, int]] = field(default_factory=set)
+    """No secret: (identity, run, key agreement) of the members that there were, who all had keys."""
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(f'{kind}: {len(of)}' for kind, of in self.kinds.items())})"
 
-    def add(self, kind: str, *secrets: bytes, source: Hashable = None) -> None:
-        """Add secrets of one kind; empty ones are none. ConfigError for one that is too short.
-
-        `source` is what they are of, to be noted if there are any.
-        """
+    def add(self, kind: str, *secrets: bytes) -> None:
+        """Add secrets of one kind; empty ones are none. ConfigError for one that is too short."""
         found = self.kinds.setdefault(kind, set())
         for secret in secrets:
             if 0 < len(secret) < WINDOW:
@@ -53,8 +50,6 @@ class Secrets:
                 )
             if secret:
                 found.add(bytes(secret))
-        if source is not None and any(secrets):
-            self.sources.setdefault(kind, set()).add(source)
 
 
 def windows(secret: bytes) -> Words:

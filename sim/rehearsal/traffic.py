@@ -1,36 +1,28 @@
 """Whether a loopback deployment's traffic and logs hold a secret, and whether a search would tell.
 
 What is looked for: every secret that was ever in a state directory, SuperNodes' private keys, all
-models but the initial one, all updates, as floats and as the integers that they are encrypted as, and
-example counts. No ciphertext may open without a key. What must be found, or the search is worth
+models but the initial one, all updates, and example counts. What must be found, or the search is worth
 nothing: things that are on the wire for certain, one in each form that a secret might have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from flhe.mods import records
 from flhe.provision.node_key import pem, public_of
-from flhe.schemes.base import Adder
-from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import counts as leak_counts
 from flhe_lab.rehearsal import node_secrets, wire
 from flhe_lab.rehearsal import updates as loopback_updates
 from flhe_lab.rehearsal.app import SITES
-from flhe_lab.rehearsal.lanes import open_without_keys
 from flhe_lab.rehearsal.loopback import Loopback
 from flhe_lab.rehearsal.search import Found, Search, share_seen
 from flhe_lab.rehearsal.writings import floats
 
 COUNT = "example count"
-OPEN = "ciphertext that opens without a key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,38 +42,21 @@ class Traffic:
 
 def search(loopback: Loopback) -> Traffic:
     """Search everything that passed the relay, and all logs, for everything that was secret."""
-    secrets = loopback.secrets
-    loopback_updates.note(loopback)
+    secrets, missing = loopback.secrets, loopback_updates.note(loopback)
     connections = wire.read(loopback.machines.captured)
     up, down = wire.objects(connections)
-    values, adders = dict(wire.records({**up, **down})), list(loopback_updates.adders(loopback))
     arrays = dict(wire.arrays({**up, **down}))
     places = list(_places(loopback, connections, arrays))
-    found = [
-        *Search(secrets).find(places),
-        *_counts(connections, places, values),
-        *opened(adders, arrays),
-    ]
     return Traffic(
         connections=len(connections),
         requests=sum(len(each.requests) for each in connections),
         bytes_up=sum(len(each.up) for each in connections),
         bytes_down=sum(len(each.down) for each in connections),
         arrays=len(arrays),
-        searched={
-            **{kind: len(each) for kind, each in secrets.kinds.items()},
-            COUNT: len(SITES),
-            OPEN: len(adders),
-        },
-        found=tuple(found),
-        controls={
-            **dict(_controls(loopback, connections, up, down, arrays)),
-            "ciphertexts by their size": any(_like(*each, arrays) for each in adders),
-        },
-        missing=(
-            *node_secrets.missing(secrets),
-            *loopback_updates.missing(secrets, loopback.plan),
-        ),
+        searched={**{kind: len(each) for kind, each in secrets.kinds.items()}, COUNT: len(SITES)},
+        found=(*Search(secrets).find(places), *_counts(places)),
+        controls=dict(_controls(loopback, connections, up, down, arrays)),
+        missing=(*node_secrets.missing(secrets), *missing),
     )
 
 
@@ -99,45 +74,16 @@ def _places(
                 yield f"bodies of {each.name} {way}", b"".join(part.body for part in parts)
     for name, data in arrays.items():
         yield f"array {name[:8]}", data
-    for path in loopback.logs.all():
+    for path in sorted(loopback.logs.folder.glob("*.log")):
         yield f"log {path.name}", path.read_bytes()
 
 
-def _counts(
-    connections: Sequence[wire.Connection],
-    places: Iterable[tuple[str, bytes]],
-    values: Mapping[str, Sequence[object]],
-) -> Iterator[Found]:
-    """Where example counts stand: anywhere in long forms, in records and calls in all forms."""
+def _counts(places: Iterable[tuple[str, bytes]]) -> Iterator[Found]:
+    """Where example counts stand."""
     numbers = [loopback_app.examples(site) for site in range(len(SITES))]
-    looks: tuple[tuple[Callable[[Any, int], int], Iterable[tuple[str, object]]], ...] = (
-        (leak_counts.anywhere, places),
-        (leak_counts.in_values, ((f"record {name[:8]}", said) for name, said in values.items())),
-        (leak_counts.in_body, ((f"calls {way}", said) for way, said in wire.calls(connections))),
-    )
-    for look, here in looks:
-        for place, said in here:
-            if hits := sum(look(said, number) for number in numbers):
-                yield Found(COUNT, place, hits)
-
-
-def opened(adders: Iterable[tuple[Adder, int]], arrays: Mapping[str, bytes]) -> Iterator[Found]:
-    """Arrays that are ciphertexts under no key, and how many integers are in each.
-
-    `adders` may have made them, each of so many integers; `arrays` are data by name.
-    """
-    slot = Slot(0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32))  # it has no key either
-    for adder, length in adders:
-        for name in _like(adder, length, arrays):
-            senders = tuple(range(adder.cohort))  # a sum has the most noise
-            body = np.frombuffer(arrays[name], np.uint8)
-            integers = open_without_keys(adder, Sealed(adder.name, slot, senders, length, body))
-            if integers is not None:
-                yield Found(OPEN, f"array {name[:8]}", integers.size)
-
-
-def _like(adder: Adder, length: int, arrays: Mapping[str, bytes]) -> list[str]:
-    return [name for name, data in arrays.items() if len(data) == adder.nbytes(length)]
+    for place, data in places:
+        if hits := sum(leak_counts.anywhere(data, number) for number in numbers):
+            yield Found(COUNT, place, hits)
 
 
 def _controls(

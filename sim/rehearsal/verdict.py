@@ -25,7 +25,7 @@ from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.contracts import Logged
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.traffic import Traffic, search
-from flhe_lab.rehearsal.updates import LANES, TRAINED, notes_of
+from flhe_lab.rehearsal.updates import notes_of
 
 MAX_ERROR = app.CLIP / 1000
 """Largest error of a mean: quantization to 16 bits makes a thirtieth of it."""
@@ -51,7 +51,6 @@ class Result:
     seconds: float
     rounds: tuple[Round, ...]
     logs: tuple[Logged, ...] = ()  # What each site's audit log shows of it
-    rates: tuple[tuple[int, float], ...] = ()  # (round, learning rate) as apps were told
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,7 @@ def _result(loopback: Loopback, run: Run) -> Result:
         names = tuple(SITES[site] for site in sites)
         rounds.append(Round(report["round"], report["round_s"], names, error))
     logs = tuple(contracts.logged(loopback, run, site) for site in SITES)
-    rates = contracts.rates(loopback, run)
-    return Result(run.scheme, run.status, run.ended - run.began, tuple(rounds), logs, rates)
+    return Result(run.scheme, run.status, run.ended - run.began, tuple(rounds), logs)
 
 
 def senders(
@@ -137,14 +135,10 @@ def expected(plan: Plan) -> dict[str, int]:
     """How many secrets of each kind there are at least: every run has a key agreement of all sites."""
     sites, runs = len(SITES), len(plan.schemes)
     epochs = runs * (1 + plan.renew)
-    vectors = runs * (sites * plan.rounds - plan.kill)
     return {
         **dict.fromkeys((NODE_KEY, node_secrets.IDENTITY), sites),
-        **dict.fromkeys((node_secrets.EPHEMERAL, node_secrets.CONTRIBUTION), epochs * sites),
         node_secrets.GROUP: epochs,
         node_secrets.PAIR: epochs * sites * (sites - 1) // 2,
-        **dict.fromkeys((node_secrets.UPDATE, TRAINED, LANES), vectors),
-        node_secrets.MODEL: runs * (plan.rounds - 1),
     }
 
 
@@ -167,7 +161,7 @@ def wrong(plan: Plan, results: Sequence[Result], traffic: Traffic) -> Iterator[s
     for found in results:
         if len(found.rounds) != plan.rounds:
             yield f"{found.scheme}: {len(found.rounds)} of {plan.rounds} rounds were reported"
-        yield from contracts.wrong(plan, found.scheme, found.logs, found.rates)
+        yield from contracts.wrong(plan, found.scheme, found.logs)
         for round_ in found.rounds:
             if round_.error > MAX_ERROR:
                 yield (

@@ -112,33 +112,6 @@ def objects(connections: Iterable[Connection]) -> tuple[dict[str, bytes], dict[s
     return up, down
 
 
-def records(found: dict[str, bytes]) -> Iterator[tuple[str, list[object]]]:
-    """Id and values of each record that is no array's: configs and metrics."""
-    from flwr.app import ConfigRecord, MetricRecord
-
-    kinds: dict[bytes, type[ConfigRecord | MetricRecord]] = {
-        b"ConfigRecord": ConfigRecord,
-        b"MetricRecord": MetricRecord,
-    }
-    for name, content in found.items():
-        kind = kinds.get(content.partition(_OBJECT_HEAD_END)[0].partition(b" ")[0])
-        if kind is not None:
-            yield name, list(kind.inflate(content).values())
-
-
-def calls(connections: Iterable[Connection]) -> Iterator[tuple[str, bytes]]:
-    """Way and bodies, joined, of all calls that carry no object."""
-    for way in ("up", "down"):
-        bodies = (
-            part.body
-            for each in connections
-            for request, answer in zip(each.requests, each.responses, strict=False)
-            for part in ((request,) if way == "up" else (answer,))
-            if request.path not in (PUSH, PULL)
-        )
-        yield way, b"\x00".join(bodies)
-
-
 def arrays(found: dict[str, bytes]) -> Iterator[tuple[str, bytes]]:
     """Id and data of each array among objects whose chunks are all there, joined."""
     for name, content in found.items():

@@ -2,11 +2,9 @@ r"""What text may stand for: bytes, as logs, JSON, certificates and error messag
 
 hex           in either case, with colons, blanks, commas, dashes or 0x between the bytes, or in lines
 base64        with either alphabet, in lines too
-escapes       \x1f, \u001f, \037 and \n, as repr(), JSON and protobuf write them, or twice; %1f
-numbers       lists of numbers below 256; one decimal integer, in either byte order
+escapes       \x1f, \u001f, \037 and \n, as repr(), JSON and protobuf write them, or twice
+numbers       lists of numbers below 256
 decimals      numbers with a point, as `printed` rounds them
-Latin-1       characters below 256 in UTF-8
-zlib, gzip    wherever a stream begins
 
 All of it at every alignment, one layer deep: hex of hex is not seen through.
 
@@ -19,16 +17,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import urllib.parse
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-SHORTEST = 8
-"""Bytes that a writing stands for at least: fewer are no window."""
 
 _RUN = re.compile(rb"[\t\n\r -~]{10,}")
 _HEX = re.compile(rb"[0-9A-Fa-f]{16,}")
@@ -37,50 +30,21 @@ _ESCAPE = re.compile(
     rb"\\(?:x([0-9A-Fa-f]{2})|u00([0-9A-Fa-f]{2})|([0-3]?[0-7]{1,2})|([abtnvfr\\'\"]))"
 )
 _LIST = re.compile(rb"(?:-?\d{1,3}[\s,;]+){7,}-?\d{1,3}")
-_INTEGER = re.compile(rb"(?<!\d)\d{18,4000}(?!\d)")
 _DECIMAL = re.compile(rb"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d{1,3})?")
 _BETWEEN = re.compile(rb"0x|[\s:,\-]")
-_LATIN = re.compile(rb"(?:[\x00-\x7f]|[\xc2\xc3][\x80-\xbf]){8,}")
-_PACKED = re.compile(rb"\x78[\x01\x5e\x9c\xda]|\x1f\x8b\x08")
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _LETTERS = dict(zip(b"abtnvfr\\'\"", b"\a\b\t\n\v\f\r\\'\"", strict=True))
 _APART = b"\x00"
-_INFLATED = 1 << 20
-_BOTH_ENDS = 47
-"""zlib's word for: zlib or gzip, whichever it is."""
 DIGITS = 6
 """Significant digits that a printed number is compared by."""
 
 
 def decoded(data: bytes) -> Iterator[bytes]:
     """What the text in `data` may stand for, decoded."""
-    if text := _APART.join(_RUN.findall(data)):
-        yield from _text(text)
-    for match in _LATIN.finditer(data):
-        if b"\xc2" in match[0] or b"\xc3" in match[0]:
-            yield match[0].decode().encode("latin-1")
-    for match in _PACKED.finditer(data):
-        try:
-            unpacked = zlib.decompressobj(_BOTH_ENDS).decompress(
-                data[match.start() : match.start() + _INFLATED], _INFLATED
-            )
-        except zlib.error:
-            continue
-        yield unpacked
-
-
-def printed(values: NDArray[np.floating]) -> bytes:
-    """Numbers as they are compared with printed ones: rounded to DIGITS digits, float32."""
-    wide = values.astype(np.float64).reshape(-1)
-    wide = wide[np.isfinite(wide)]
-    exponent = np.floor(np.log10(np.abs(wide), where=wide != 0, out=np.zeros_like(wide)))
-    scale = 10.0 ** (exponent - (DIGITS - 1))
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return (np.rint(wide / scale) * scale).astype("<f4").tobytes()
-
-
-def _text(text: bytes) -> Iterator[bytes]:
-    """What runs of text may stand for, all at once: alignments are tried on all of them together."""
+    text = _APART.join(_RUN.findall(data))
+    if not text:
+        return
+    # All runs at once: alignments are tried on all of them together.
     unbroken = text.translate(None, b"\t\n\r ")
     for each in {text, _BETWEEN.sub(b"", text)}:
         digits = b"".join(_HEX.findall(each))
@@ -94,20 +58,23 @@ def _text(text: bytes) -> Iterator[bytes]:
         once = _ESCAPE.sub(_unescaped, text)
         yield once
         yield _ESCAPE.sub(_unescaped, once)
-    if b"%" in text:
-        yield urllib.parse.unquote_to_bytes(text)
     for match in _LIST.finditer(text):
         numbers = map(int, re.findall(rb"-?\d+", match[0]))
         # Signed ones too, as Java writes them. What is larger stands as 0.
         yield bytes(n & 0xFF if -128 <= n < 256 else 0 for n in numbers)
-    for match in _INTEGER.finditer(text):
-        number = int(match[0])
-        written = number.to_bytes((number.bit_length() + 7) // 8, "big")
-        yield written
-        yield written[::-1]
     decimals = [float(number) for number in _DECIMAL.findall(text)]
     if len(decimals) > 1:
         yield printed(np.array(decimals))
+
+
+def printed(values: NDArray[np.floating]) -> bytes:
+    """Numbers as they are compared with printed ones: rounded to DIGITS digits, float32."""
+    wide = values.astype(np.float64).reshape(-1)
+    wide = wide[np.isfinite(wide)]
+    exponent = np.floor(np.log10(np.abs(wide), where=wide != 0, out=np.zeros_like(wide)))
+    scale = 10.0 ** (exponent - (DIGITS - 1))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return (np.rint(wide / scale) * scale).astype("<f4").tobytes()
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe_lab.advise.toml_files import load_toml
-from flhe_lab.server_audit.estimates import cosine, count_of, denominator, difference, downhill
+from flhe_lab.server_audit.estimates import cosine, denominator, difference, downhill
 from flhe_lab.server_audit.script import Ask, Probe, Script, System, View
 from flhe_lab.server_audit.task import MOST, VICTIM, Floats, Setting
 
@@ -104,7 +104,7 @@ def _told(_system: System, setting: Setting, listened: View) -> Outcome:
 
 def _of_accuracies(_system: System, setting: Setting, listened: View) -> Outcome:
     accuracies = [listened.numbers(site, "accuracy") for site in range(setting.sites)]
-    return _exact(listened, setting, [count_of(told) for told in accuracies])
+    return _exact(listened, setting, [denominator(told, 2 * MOST) for told in accuracies])
 
 
 def _of_means(system: System, setting: Setting, _listened: View) -> Outcome:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from flhe_lab.server_audit.script import Seen
-from flhe_lab.server_audit.task import MOST, Floats
+from flhe_lab.server_audit.task import Floats
 
 EPSILON = 1e-3
 """How far a chosen model lies from the first one."""
@@ -52,7 +52,7 @@ def downhill(loss: Callable[[Floats], float | None], at: Floats) -> Floats | Non
 def denominator(fractions: Iterable[float], most: int, off: float = EXACT) -> int | None:
     """The least number, up to `most`, of which all `fractions` are whole parts; None for none.
 
-    `off` is how far each may be off.
+    `off` is how far each may be off. A common divisor of all numerators and the count hides itself.
     """
     told = np.array(list(fractions))
     if not told.size:
@@ -61,11 +61,3 @@ def denominator(fractions: Iterable[float], most: int, off: float = EXACT) -> in
     counted = told[:, None] * parts
     fits = (np.abs(counted - np.rint(counted)) <= off * parts).all(axis=0)
     return int(parts[fits.argmax()]) if fits.any() else None
-
-
-def count_of(fractions: Iterable[float]) -> int | None:
-    """A site's example count by the accuracies that it told.
-
-    A common divisor of all numerators and the count hides itself: the least count that can be is taken.
-    """
-    return denominator(fractions, 2 * MOST)

@@ -12,11 +12,10 @@ import numpy as np
 
 from flhe.coding.slots import Slots
 from flhe_lab.papers.batchcrypt import PaperBatch, Reader
-from flhe_lab.papers.corrections.proof import Found, shows
+from flhe_lab.papers.corrections.proof import Found
 
 
-@shows("batchcrypt-overflow")
-def _overflow() -> Found:
+def _batchcrypt_overflow() -> Found:
     batch, cohort = PaperBatch(8), 3
     largest = batch.largest
     total = sum(batch.encode(np.full(1, largest)) for _ in range(cohort))
@@ -28,8 +27,7 @@ def _overflow() -> Found:
     )
 
 
-@shows("batchcrypt-carries")
-def _carries() -> Found:
+def _batchcrypt_carries() -> Found:
     bits, key_bits = 16, 2048
     largest = (1 << bits) - 1
     wrong: dict[tuple[int, str, str], float] = {}
@@ -66,8 +64,7 @@ def _carries() -> Found:
     )
 
 
-@shows("batchcrypt-capacity")
-def _capacity() -> Found:
+def _batchcrypt_capacity() -> Found:
     batches = {8: 200, 16: 100, 32: 50}
     room = {bits: PaperBatch(bits).slots(2048) for bits in batches}
     needs = batches[8] * PaperBatch(8).slot_bits
@@ -83,8 +80,7 @@ def _capacity() -> Found:
     )
 
 
-@shows("batchcrypt-eq-1")
-def _eq_1() -> Found:
+def _batchcrypt_eq_1() -> Found:
     from flhe.coding.aciq import ratio
     from flhe_lab.papers.daciq import best, error, rounding, tail, two_tailed
 
@@ -104,8 +100,7 @@ def _eq_1() -> Found:
     )
 
 
-@shows("batchcrypt-ranges")
-def _ranges() -> Found:
+def _batchcrypt_ranges() -> Found:
     rng = np.random.default_rng(9)  # test data
     lone, bias = rng.standard_normal(1), rng.standard_normal(10)
     # One record, softmax and cross entropy: the bias' gradient is p - y, negative at the label alone.
@@ -127,8 +122,7 @@ def _ranges() -> Found:
     )
 
 
-@shows("batchcrypt-exponents")
-def _exponents() -> Found:
+def _batchcrypt_exponents() -> Found:
     from phe import paillier
 
     public, _ = paillier.generate_paillier_keypair(n_length=512)

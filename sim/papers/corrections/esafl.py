@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe_lab.papers.corrections.proof import Found, fixed, shows
+from flhe_lab.papers.corrections.proof import Found, fixed
 from flhe_lab.papers.esafl import PaperEshe, Poly, Q, multiply
 from flhe_lab.papers.packing import COHORT, ERRORS, LOG_P, TABLE_3, PaperPacking, added, vectors
 
@@ -66,8 +66,7 @@ def odd_places(c: Poly, a: Poly) -> NDArray[np.bool_]:
     return odd if 2 * odd.sum() <= odd.size else ~odd
 
 
-@shows("esafl-low-bits")
-def _low_bits() -> Found:
+def _esafl_low_bits() -> Found:
     eshe = printed()
     a, key = odd(eshe.public(fixed(1))), eshe.key(fixed(2))
     found = key_from(eshe.encrypt(a, key, message(N, 3), fixed(4)), a)
@@ -82,8 +81,7 @@ def _low_bits() -> Found:
     )
 
 
-@shows("esafl-all-ones")
-def _parity() -> Found:
+def _esafl_all_ones() -> Found:
     eshe = printed(p=(1 << 460) - 1)
     a, key = odd(eshe.public(fixed(1))), eshe.key(fixed(2))
     c = eshe.encrypt(a, key, message(N, 3), fixed(4))
@@ -95,8 +93,7 @@ def _parity() -> Found:
     )
 
 
-@shows("esafl-one-a")
-def _one_a() -> Found:
+def _esafl_one_a() -> Found:
     eshe = printed()
     a, key = eshe.polynomial(2, 9), eshe.key(fixed(1))
     first, second = message(N, 2), message(N, 3)
@@ -111,8 +108,7 @@ def _one_a() -> Found:
     )
 
 
-@shows("esafl-short-seed")
-def _seed() -> Found:
+def _esafl_short_seed() -> Found:
     bits, n = 6, 64
     eshe = printed(n=n, weight=16)
     b, t, key = 41, 40, eshe.key(fixed(1))
@@ -131,8 +127,7 @@ def _seed() -> Found:
     )
 
 
-@shows("esafl-collusion")
-def _collusion() -> Found:
+def _esafl_collusion() -> Found:
     eshe = printed(3, n=1 << 15)
     keys = [np.array(eshe.key(fixed(i))) for i in range(3)]
     both = keys[1] + keys[2]  # what the third client knows, of s and its own key
@@ -149,8 +144,7 @@ def _collusion() -> Found:
 # --- what the text claims of keys and rounds: Sec. 4.2, 5.1, 7.1 and 8.1.2, Fig. 2 ---
 
 
-@shows("esafl-density")
-def _density() -> Found:
+def _esafl_density() -> Found:
     sigma, y = 1.5, 3.0
     x = np.linspace(-30, 30, 60_001)
     bell = np.exp(-((x - y / 2) ** 2) / sigma**2) / (math.sqrt(math.pi) * sigma)
@@ -169,8 +163,7 @@ def _density() -> Found:
     )
 
 
-@shows("esafl-security")
-def _security() -> Found:
+def _esafl_security() -> Found:
     from flhe_lab.papers.lattice import primal_errors, primal_sparse
 
     sigma = math.sqrt(1.22)
@@ -185,8 +178,7 @@ def _security() -> Found:
     )
 
 
-@shows("esafl-weights")
-def _fig_2() -> Found:
+def _esafl_weights() -> Found:
     counts = (1200, 300)
     gradients = (0.5, -0.25)
     as_printed = sum(n * g for n, g in zip(counts, gradients, strict=True)) / len(counts)
@@ -199,8 +191,7 @@ def _fig_2() -> Found:
     )
 
 
-@shows("esafl-dropout")
-def _dropout() -> Found:
+def _esafl_dropout() -> Found:
     eshe = printed(3)
     a, keys = eshe.polynomial(2, 9), [eshe.key(fixed(i)) for i in range(3)]
     messages = [message(N, 10 + i) for i in range(3)]
@@ -224,8 +215,7 @@ def _dropout() -> Found:
 WIDE = 1024
 
 
-@shows("esafl-scale")
-def _scale() -> Found:
+def _esafl_scale() -> Found:
     bits = 47
     coefficients = PaperPacking(COHORT, bits + 1, WIDE).encode(next(vectors(WIDE))).tolist()
     reduced = {(c << LOG_P - bits) % (1 << 16) for c in coefficients}
@@ -238,8 +228,7 @@ def _scale() -> Found:
     )
 
 
-@shows("esafl-shift")
-def _shift() -> Found:
+def _esafl_shift() -> Found:
     width, fields = 21, 4
     alphas = [11, 22, 33, 0]
     beta = sum(a << width * (fields - i) for i, a in enumerate(alphas, 1))
@@ -253,8 +242,7 @@ def _shift() -> Found:
     )
 
 
-@shows("esafl-signs")
-def _signs() -> Found:
+def _esafl_signs() -> Found:
     count = 2 * WIDE
     values, packing = list(vectors(count)), PaperPacking(COHORT, 16, WIDE, offset=False)
     exact = np.sum(values, axis=0)
@@ -273,8 +261,7 @@ def _signs() -> Found:
     )
 
 
-@shows("esafl-packing-error")
-def _errors() -> Found:
+def _esafl_packing_error() -> Found:
     packing = PaperPacking(COHORT, 32, WIDE)
     count = 2 * WIDE
     values = list(vectors(count))
@@ -290,8 +277,7 @@ def _errors() -> Found:
     )
 
 
-@shows("esafl-counts")
-def _counts() -> Found:
+def _esafl_counts() -> Found:
     written = PaperPacking(COHORT)
     counted = PaperPacking(COHORT, halves=False, zero=False)
     texts, matches = [], []

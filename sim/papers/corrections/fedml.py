@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe_lab.papers.corrections.proof import Found, shows
+from flhe_lab.papers.corrections.proof import Found
 
 VALUES = 1_663_370
 """Of the CNN in its Table 4."""
 
 
-@shows("fedml-select")
-def _select() -> Found:
+def _fedml_select() -> Found:
     import tenseal as ts
 
     # One multiplication, as configured in Sec. 4.1; n = 4096 holds that with short primes.
@@ -38,8 +37,7 @@ def _select() -> Found:
     )
 
 
-@shows("fedml-map")
-def _image() -> Found:
+def _fedml_map() -> Found:
     import torch
     from torch.nn import functional
 
@@ -76,8 +74,7 @@ def _image() -> Found:
     )
 
 
-@shows("fedml-one-map")
-def _one_map() -> Found:
+def _fedml_one_map() -> Found:
     rng = np.random.default_rng(2)  # test data
     # Linear regression: the loss is (w x - y)^2 / 2, so |d/dy dl/dw| is |x|, here over 8 samples.
     spread = rng.random((3, 1, 10_000)) * [[[1e3]], [[1]], [[1]]]  # one has other units
@@ -93,8 +90,7 @@ def _one_map() -> Found:
     )
 
 
-@shows("fedml-remarks")
-def _remark() -> Found:
+def _fedml_remarks() -> Found:
     rng, p = np.random.default_rng(3), 0.1  # test data
     deltas = rng.random(200_000)
     chosen = rng.random(deltas.size) < p
@@ -112,8 +108,7 @@ def _remark() -> Found:
     )
 
 
-@shows("fedml-epsilon")
-def _equal() -> Found:
+def _fedml_epsilon() -> Found:
     p, alpha, b = 0.1, 1.0, 1.0
     worst = 2 * alpha / b * (VALUES - round(p * VALUES))  # Theorem 3.11: all that clipping bounds
     assumed = VALUES / 2 * (1 - p) ** 2

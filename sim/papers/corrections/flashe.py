@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.math.keystream import Stream
 from flhe.wire.derive import hkdf
-from flhe_lab.papers.corrections.proof import Found, shows
+from flhe_lab.papers.corrections.proof import Found
 
 COUNT = 10_000
 """Coordinates of an update."""
@@ -43,8 +43,7 @@ def _encrypt(m: Vector, round_: int, j: int, modulus: int, *, double: bool = Tru
     return masked % np.uint64(modulus)
 
 
-@shows("flashe-headroom")
-def _headroom() -> Found:
+def _flashe_headroom() -> Found:
     cohort, bits = 10, 16
     updates = [_update(j, bits) for j in range(cohort)]
     exact = np.sum(updates, axis=0)
@@ -61,8 +60,7 @@ def _headroom() -> Found:
     )
 
 
-@shows("flashe-retry")
-def _again() -> Found:
+def _flashe_retry() -> Found:
     first, second, modulus = _update(1), _update(2), 1 << 20
     seen = (_encrypt(first, 7, 3, modulus) - _encrypt(second, 7, 3, modulus)) % np.uint64(modulus)
     share = float(np.mean(seen == (first - second) % np.uint64(modulus)))
@@ -73,8 +71,7 @@ def _again() -> Found:
     )
 
 
-@shows("flashe-both-modes")
-def _both_modes() -> Found:
+def _flashe_both_modes() -> Found:
     modulus, m = 1 << 20, _update(1)
     single = _encrypt(m, 7, 3, modulus, double=False)
     mask = single - _encrypt(m, 7, 3, modulus)
@@ -88,8 +85,7 @@ def _both_modes() -> Found:
     )
 
 
-@shows("flashe-identifiers")
-def _identifiers() -> Found:
+def _flashe_identifiers() -> Found:
     rounds, clients, coordinates = 20, 11, 100
     seen: dict[str, tuple[int, int, int]] = {}
     clashes, example = 0, ""
@@ -108,8 +104,7 @@ def _identifiers() -> Found:
     )
 
 
-@shows("flashe-dealt-key")
-def _dealt() -> Found:
+def _flashe_dealt_key() -> Found:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
@@ -148,8 +143,7 @@ def _dealt() -> Found:
 # --- sparse updates, thresholds and dropouts: Sec. 3.6, 4 and 5.2 ---
 
 
-@shows("flashe-signed-threshold")
-def _threshold() -> Found:
+def _flashe_signed_threshold() -> Found:
     rng = np.random.default_rng(5)  # test data
     update, share = rng.standard_normal(COUNT), 0.1
     threshold = np.sort(update)[-int(share * COUNT)]  # "s% largest in dw"
@@ -162,8 +156,7 @@ def _threshold() -> Found:
     )
 
 
-@shows("flashe-ties")
-def _ties() -> Found:
+def _flashe_ties() -> Found:
     def run(above: Callable[[float, float], bool]) -> tuple[int, float]:
         residual, sent = 0.0, 0
         for _ in range(rounds):
@@ -183,8 +176,7 @@ def _ties() -> Found:
     )
 
 
-@shows("flashe-one-order")
-def _permuted() -> Found:
+def _flashe_one_order() -> Found:
     length, keep = 10_000, 1_000
     rng = np.random.default_rng(6)  # test data
     support = rng.choice(length, keep, replace=False)
@@ -202,8 +194,7 @@ def _permuted() -> Found:
     )
 
 
-@shows("flashe-history")
-def _history() -> Found:
+def _flashe_history() -> Found:
     from flhe.coding.aciq import ratio
 
     rng, shares = np.random.default_rng(7), []  # test data
@@ -220,8 +211,7 @@ def _history() -> Found:
     )
 
 
-@shows("flashe-crossover")
-def _crossover() -> Found:
+def _flashe_crossover() -> Found:
     from flhe_lab.tables.flashe_masks import crossover
 
     small = [n for n in range(2, 101) if crossover(n) < 0.3]

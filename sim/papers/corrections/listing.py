@@ -8,7 +8,6 @@ from typing import get_args
 from rich.table import Table
 
 from flhe.answer import Answer, Exact, table, working
-from flhe_lab.bench.table import progress
 from flhe_lab.papers.corrections.proof import Paper, Proof, named, of_paper, proofs
 
 TITLES: dict[Paper, str] = {
@@ -63,27 +62,21 @@ def listing() -> Table:
     return out
 
 
-def corrections(name: str, *, every: bool, as_page: bool) -> Answer:
-    """List the proofs; or run one, or all; or print the page."""
+def corrections(name: str, *, as_page: bool) -> Answer:
+    """List the proofs; or run one; or print the page, for which all run."""
     if as_page:
         with working("running all proofs"):
             text = page()
         return Answer({"page": text}, Exact(text))
-    if not name and not every:
+    if not name:
         return Answer([asdict(proof) for proof in proofs().values()], listing())
-    found, chosen = [], list(proofs().values()) if every else [named(name)]
-    with progress() as advance:
-        for at, proof in enumerate(chosen):
-            advance(at, len(chosen), proof.name)
-            found.append((proof, proof.found()))
+    proof = named(name)
+    found = proof.found()
     return Answer(
-        [{**asdict(proof), "found": asdict(what)} for proof, what in found],
-        *(
-            f"{proof.name}: {proof.verdict}\n"
-            f"- {proof.paper}, {proof.where}: {proof.claim}\n"
-            f"- what is wrong: {proof.wrong}\n"
-            f"- shown: {what.text}\n"
-            f"- here: {proof.instead} ({proof.module})"
-            for proof, what in found
-        ),
+        {**asdict(proof), "found": asdict(found)},
+        f"{proof.name}: {proof.verdict}\n"
+        f"- {proof.paper}, {proof.where}: {proof.claim}\n"
+        f"- what is wrong: {proof.wrong}\n"
+        f"- shown: {found.text}\n"
+        f"- here: {proof.instead} ({proof.module})",
     )

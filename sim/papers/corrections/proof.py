@@ -43,20 +43,6 @@ class Found:
     shown: bool  # Whether that is what the correction claims
 
 
-Shown = Callable[[], Found]
-_SHOWN: dict[str, Shown] = {}
-
-
-def shows(name: str) -> Callable[[Shown], Shown]:
-    """Mark the function that shows the correction of this name, within a second or so."""
-
-    def keep(function: Shown) -> Shown:
-        _SHOWN[name] = function
-        return function
-
-    return keep
-
-
 @dataclass(frozen=True, slots=True)
 class Proof:
     """One thing that a paper gets wrong or leaves open."""
@@ -69,7 +55,7 @@ class Proof:
     wrong: str  # What is wrong with it
     instead: str  # What flhe does
     module: str  # Where in the project, a path or more
-    run: Shown  # Shows it
+    run: Callable[[], Found]  # Shows it, within a second or so
     more: str = ""  # A command that shows more of it, or shows it in full
 
     def found(self) -> Found:
@@ -82,13 +68,17 @@ class Proof:
 
 @functools.cache
 def proofs() -> Mapping[str, Proof]:
-    """All of them, by name."""
-    for module in MODULES:
-        import_module(f"{__package__}.{module}")
+    """All of them, by name: that of the function that returns what it found."""
+    runs = {
+        name[1:].replace("_", "-"): run
+        for module in MODULES
+        for name, run in vars(import_module(f"{__package__}.{module}")).items()
+        if getattr(run, "__annotations__", {}).get("return") == Found.__name__
+    }
     texts = load_toml(Path(__file__).with_name(TEXTS))
-    if set(texts) != set(_SHOWN):
-        raise ConfigError(f"{TEXTS}: without a text or a proof: {set(texts) ^ set(_SHOWN)}")
-    return {name: Proof(name, run=_SHOWN[name], **text) for name, text in texts.items()}
+    if set(texts) != set(runs):
+        raise ConfigError(f"{TEXTS}: without a text or a proof: {set(texts) ^ set(runs)}")
+    return {name: Proof(name, run=runs[name], **text) for name, text in texts.items()}
 
 
 def named(name: str) -> Proof:

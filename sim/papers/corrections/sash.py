@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe_lab.papers.corrections.proof import Found, fixed, shows
+from flhe_lab.papers.corrections.proof import Found, fixed
 from flhe_lab.papers.sash import MU, SECURITY, lwr_masks, mask
 
 
@@ -16,8 +16,7 @@ def _seed(client: int) -> NDArray[np.uint64]:
     return np.frombuffer(fixed(client)(8 * MU), "<u8").astype(np.uint64)
 
 
-@shows("sash-parameters")
-def _parameters() -> Found:
+def _sash_parameters() -> Found:
     from flhe_lab.papers.lattice import primal
 
     bits, ours = primal(MU, 64, 32).bits, primal(2048, 64, 32).bits
@@ -28,8 +27,7 @@ def _parameters() -> Found:
     )
 
 
-@shows("sash-bias")
-def _bias() -> Found:
+def _sash_bias() -> Found:
     cohort, count = 50, 200
     rows = np.frombuffer(fixed(99)(8 * count * MU), np.uint64)
     seeds = [_seed(j) for j in range(cohort)]
@@ -58,8 +56,7 @@ def _bias() -> Found:
     )
 
 
-@shows("sash-range")
-def _range() -> Found:
+def _sash_range() -> Found:
     bits, cohort = 16, 100
     low, high = -1.0, 1.0
 
@@ -78,8 +75,7 @@ def _range() -> Found:
     )
 
 
-@shows("sash-offset")
-def _offset() -> Found:
+def _sash_offset() -> Found:
     bits, low, high = 16, -1.0, 1.0
     cohort, survivors = 100, 70
     total = sum(int(2**bits * (0.25 - low) / (high - low)) for _ in range(survivors))
@@ -92,8 +88,7 @@ def _offset() -> Found:
     )
 
 
-@shows("sash-two-sums")
-def _twice() -> Found:
+def _sash_two_sums() -> Found:
     values = np.random.default_rng(4).integers(0, 1 << 16, 200, np.uint32)  # test data
     seeds = [_seed(j) for j in range(5)]
     upload = values + mask(seeds[4], values.size)
@@ -106,8 +101,7 @@ def _twice() -> Found:
     )
 
 
-@shows("sash-collusion")
-def _collusion() -> Found:
+def _sash_collusion() -> Found:
     cohort = 99
     dropouts = cohort // 3
     threshold = cohort - dropouts  # shares that are there when so many are gone
@@ -122,8 +116,7 @@ def _collusion() -> Found:
     )
 
 
-@shows("sash-inflation")
-def _inflation() -> Found:
+def _sash_inflation() -> Found:
     cohort, bits = 500, 16
     needs = bits + (cohort - 1).bit_length()
     return Found(
@@ -134,8 +127,7 @@ def _inflation() -> Found:
     )
 
 
-@shows("sash-matrix")
-def _matrix() -> Found:
+def _sash_matrix() -> Found:
     values = 1_000_000
     whole = values * MU * 8
     ring = values * 8
@@ -147,8 +139,7 @@ def _matrix() -> Found:
     )
 
 
-@shows("sash-neighbours")
-def _neighbours() -> Found:
+def _sash_neighbours() -> Found:
     from flhe_lab.papers.sash_plus import LIMIT, bounds_of
 
     cohort, told, enough = 500, 100, 150

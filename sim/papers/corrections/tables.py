@@ -10,7 +10,7 @@ import math
 
 from flhe_lab.advise.prices import GB
 from flhe_lab.papers.convergence import reported
-from flhe_lab.papers.corrections.proof import Found, shows
+from flhe_lab.papers.corrections.proof import Found
 from flhe_lab.papers.published import rows
 
 FLASHE_4 = {
@@ -29,8 +29,7 @@ CIPHERTEXT_KB, SLOTS = 266.0, 4096
 """FedML-HE, Table 4: the linear model of 101 values is one ciphertext; Sec. 4.1: values in one."""
 
 
-@shows("flashe-savings")
-def _reductions() -> Found:
+def _flashe_savings() -> Found:
     models = {
         m: [1 - (lines[1].usd or 0) / (peer.usd or 1) for peer in lines[2:]]
         for m, lines in FLASHE_4.items()
@@ -45,8 +44,7 @@ def _reductions() -> Found:
     )
 
 
-@shows("flashe-speedups")
-def _speedups() -> Found:
+def _flashe_speedups() -> Found:
     ratios = {
         m: [peer.hours / lines[1].hours for peer in lines[2:]] for m, lines in FLASHE_4.items()
     }
@@ -59,8 +57,7 @@ def _speedups() -> Found:
     )
 
 
-@shows("flashe-baseline")
-def _baseline() -> Found:
+def _flashe_baseline() -> Found:
     printed = 40.02 * 1024 * 8 / 16384
     up = 16
     down = (10 * (2**up - 1)).bit_length()
@@ -78,8 +75,7 @@ def _baseline() -> Found:
     )
 
 
-@shows("flashe-network")
-def _network() -> Found:
+def _flashe_network() -> Found:
     values, factor, speed, said = 40e6, 2.4, 40e6, 45.0
     times = [values * bits * factor / speed for bits in (16, 20)]
     return Found(
@@ -89,8 +85,7 @@ def _network() -> Found:
     )
 
 
-@shows("flashe-minutes")
-def _minutes() -> Found:
+def _flashe_minutes() -> Found:
     low, high = (s / 16384 * 1.2e6 / 60 for s in (20.02, 66.74))
     return Found(
         f"By Table 2, {low:.1f} to {high:.1f} minutes for 1.2 million values.",
@@ -98,8 +93,7 @@ def _minutes() -> Found:
     )
 
 
-@shows("fedml-cnn")
-def _cnn() -> Found:
+def _fedml_cnn() -> Found:
     values, printed, other, plain = 1_663_370, 103.15, 105.72, 6.35
     needs = -(-values // SLOTS)
     whole = needs * CIPHERTEXT_KB / 1024
@@ -112,8 +106,7 @@ def _cnn() -> Found:
     )
 
 
-@shows("fedml-forty")
-def _forty() -> Found:
+def _fedml_forty() -> Found:
     most = {"ResNet-50": (8.68, 16.58), "BERT": (6.96, 16.62)}
     tenth = (112.504 / 30.874, 5.35 * 1024 / 844.49)
     return Found(
@@ -126,8 +119,7 @@ def _forty() -> Found:
     )
 
 
-@shows("fedml-tenth")
-def _tenth() -> Found:
+def _fedml_tenth() -> Found:
     seconds = {row.share: row.seconds for row in rows("fedml", "table_7")}
     shares = {p: (s - seconds[0]) / (seconds[1] - seconds[0]) for p, s in seconds.items()}
     texts = ", ".join(f"{shares[p]:.3f} at {p:.0%}" for p in (0.1, 0.3, 0.5, 0.7))
@@ -139,8 +131,7 @@ def _tenth() -> Found:
     )
 
 
-@shows("fedml-llama")
-def _llama() -> Found:
+def _fedml_llama() -> Found:
     bits = 13.5 * 1e9 * 8 / 6.74e9
     others = 417.72 * 2**20 * 8 / 109_482_240
     return Found(
@@ -150,8 +141,7 @@ def _llama() -> Found:
     )
 
 
-@shows("fedml-efficient")
-def _efficient() -> Found:
+def _fedml_efficient() -> Found:
     to_plain = [1 - opt / plain for plain, opt in ((47.98, 19.03), (417.72, 16.66))]
     to_cipher = [1 - opt / ct for ct, opt in ((796.70, 19.03), (6.78 * 1024, 16.66))]
     return Found(
@@ -192,8 +182,7 @@ ESAFL_5 = {
 """ESAFL, Table 5."""
 
 
-@shows("esafl-one-way")
-def _fcn() -> Found:
+def _esafl_one_way() -> Found:
     packed, plain, unpacked = 1.867, 0.78, 26.15
     ours, clear, batch = (ESAFL_5["FCN"][mode].traffic_gb for mode in ("ESAFL", "plain", MODES[1]))
     ratio = ours / 34 / (clear / 36)
@@ -206,8 +195,7 @@ def _fcn() -> Found:
     )
 
 
-@shows("esafl-borrowed")
-def _borrowed() -> Found:
+def _esafl_borrowed() -> Found:
     ours, theirs = [], []
     for batch, mine in zip(BATCHCRYPT_4.values(), ESAFL_5.values(), strict=True):
         for mode in MODES[:2]:
@@ -224,8 +212,7 @@ def _borrowed() -> Found:
     )
 
 
-@shows("esafl-slowdown")
-def _slowdown() -> Found:
+def _esafl_slowdown() -> Found:
     pairs = [(mine["ESAFL"], mine["plain"]) for mine in ESAFL_5.values()]
     times = [ours.hours / plain.hours for ours, plain in pairs]
     traffic = [ours.traffic_gb / plain.traffic_gb for ours, plain in pairs]
@@ -237,8 +224,7 @@ def _slowdown() -> Found:
     )
 
 
-@shows("batchcrypt-iterations")
-def _iterations() -> Found:
+def _batchcrypt_iterations() -> Found:
     by = []
     for model, (stock, _, _) in BATCHCRYPT_4.items():
         seconds, gigabytes, _ = BATCHCRYPT_ITERATION[model]
@@ -250,8 +236,7 @@ def _iterations() -> Found:
     )
 
 
-@shows("batchcrypt-plain")
-def _plain_hours() -> Found:
+def _batchcrypt_plain() -> Found:
     ratios = [lines[0][0] / lines[2][0] for lines in BATCHCRYPT_4.values()]
     said = [row[2] for row in BATCHCRYPT_ITERATION.values()]
     slow = [lines[1][0] / lines[2][0] for lines in BATCHCRYPT_4.values()]
@@ -264,8 +249,7 @@ def _plain_hours() -> Found:
     )
 
 
-@shows("batchcrypt-plain-traffic")
-def _plain_traffic() -> Found:
+def _batchcrypt_plain_traffic() -> Found:
     few, parts = [], []
     for (model, (stock, _, plain)), told, epochs in zip(
         BATCHCRYPT_4.items(), BATCHCRYPT_PLAIN_MB, BATCHCRYPT_EPOCHS, strict=True
@@ -282,8 +266,7 @@ def _plain_traffic() -> Found:
     )
 
 
-@shows("esafl-links")
-def _links() -> Found:
+def _esafl_links() -> Found:
     from flhe_lab.advise.wan import named
 
     links = named("batchcrypt").links(9)
@@ -301,8 +284,7 @@ def _links() -> Found:
     )
 
 
-@shows("batchcrypt-table-1")
-def _paillier() -> Found:
+def _batchcrypt_table_1() -> Found:
     least, usual, most = rows("batchcrypt", "table_1")
     size, power = (math.log(most[i] / least[i]) / math.log(most[0] / least[0]) for i in (2, 3))
     bits, plain = (usual[i] * 2**20 * 8 / 900_000 for i in (2, 1))

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flhe.errors import FlheError
 from flhe.mods import records
@@ -54,18 +52,6 @@ def found(clients: int) -> Found:
 
 
 # --- growth ---
-
-
-@given(
-    st.lists(st.integers(3, 1000), min_size=4, max_size=8, unique=True),
-    st.tuples(st.floats(0, 100), st.floats(0.01, 10), st.floats(0, 1)),
-)
-def test_a_law_that_holds_is_found(clients: list[int], factors: tuple[float, ...]) -> None:
-    amounts = [sum(c * n**p for p, c in enumerate(factors)) for n in clients]
-    law = growth(clients, amounts, (0, 1, 2))
-    assert law.residual < 1e-6
-    assert law.at(500) == pytest.approx(sum(c * 500**p for p, c in enumerate(factors)), rel=1e-3)
-    assert min(law.factors) >= 0
 
 
 def test_a_law_is_what_theory_says_and_not_what_fits() -> None:
@@ -116,10 +102,9 @@ def test_phases_are_noted_as_they_come() -> None:
             pull_all(grid, grid.push_messages(messages))
         grid.end()
     assert [(p.name, p.round) for p in grid.phases] == stages
-    for phase in grid.phases:
-        assert phase.up == dict.fromkeys((100, 101, 102), 45)
-    said = grid.phases[1].to_json()
-    assert (said["answers"], said["up_bytes_total"]) == (3, 135)
+    assert {phase.up_bytes_total for phase in grid.phases} == {3 * 45}
+    assert all(phase.down_bytes_total > 3 * 7 for phase in grid.phases)
+    assert all(phase.server_s > 0 for phase in grid.phases)
 
 
 class Engine:
@@ -191,11 +176,9 @@ def test_what_the_app_reports_is_taken_in(tmp_path: Path) -> None:
     run = RayRun(Asked(5, 100, 1), 10.0, lambda *what: said.append(what))
     run._log = tmp_path / "log"
     run._log.write_text("ValueError: why\n")
-    run._hear({"event": "phase", "phase": "share", "round": 0, "answers": 2})
-    run._hear({"event": "phase", "phase": "round", "round": 1, "answers": 3})
     run._hear({"event": "round", "round_s": 2.0, "survivors": 5})
     run._hear({"event": "done", "peak": 9, "error": 0.0, "phases": []})
-    assert said == [(2, 5, "5 clients: share"), (3, 5, "5 clients: round 1, round")]
+    assert said == [(1, 1, "5 clients")]
     assert (run._found.server_bytes, run._found.rounds_s) == (9, [2.0])
     with pytest.raises(FlheError, match=r"5 clients on Ray failed: it broke \(ValueError: why\)"):
         run.fail("it broke")

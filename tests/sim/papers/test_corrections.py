@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import operator
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -18,7 +17,7 @@ from flhe.errors import ConfigError, FlheError
 from flhe.math import ring
 from flhe_lab.advise import wan
 from flhe_lab.papers import sash_plus
-from flhe_lab.papers.corrections import batchcrypt, esafl, flashe, sash, tables
+from flhe_lab.papers.corrections import batchcrypt, flashe, sash, tables
 from flhe_lab.papers.corrections import proof as proving
 from flhe_lab.papers.corrections.listing import TITLES, entry, page
 from flhe_lab.papers.corrections.proof import (
@@ -26,7 +25,6 @@ from flhe_lab.papers.corrections.proof import (
     Found,
     Paper,
     Proof,
-    fixed,
     named,
     of_paper,
     proofs,
@@ -87,8 +85,8 @@ def test_what_is_not_shown_is_an_error() -> None:
 
 
 def test_a_proof_without_a_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(proving._SHOWN, "sash-new", lambda: Found("", True))
-    with pytest.raises(ConfigError, match=r"without a text or a proof: \{'sash-new'\}"):
+    monkeypatch.delattr(sash, "_sash_offset")
+    with pytest.raises(ConfigError, match=r"without a text or a proof: \{'sash-offset'\}"):
         proofs.__wrapped__()
 
 
@@ -123,34 +121,8 @@ def test_it_prints_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- that proofs can fail: where what they attack is mended, they find nothing ---
 
 
-def _mixed(n: int) -> list[int]:
-    random = fixed(3)
-    return [int.from_bytes(random(50), "big") for _ in range(n)]
-
-
-@pytest.mark.parametrize(
-    ("p", "tilde", "message"),
-    [
-        (1 << 460, True, _mixed),  # no field is known
-        ((1 << 460) - 1, False, lambda n: esafl.message(n, 3)),  # p and q have no common factor
-    ],
-)
-def test_low_bits_tell_nothing_of_a_scheme_that_is_mended(
-    p: int, tilde: bool, message: Callable[[int], list[int]]
-) -> None:
-    eshe = esafl.printed(p=p, tilde=tilde)
-    a, key = esafl.odd(eshe.public(fixed(1))), eshe.key(fixed(2))
-    found = esafl.key_from(eshe.encrypt(a, key, message(esafl.N), fixed(4)), a)
-    assert sum(x == y for x, y in zip(found, key, strict=True)) < esafl.N // 2
-
-
 def _linear(k: ring.Elements, rows: ring.Elements) -> Any:
     return (rows @ k).astype(np.uint32)  # low bits: nothing is rounded
-
-
-def _fits(lines: Any, times: int) -> Any:
-    stock, batch, (plain, gigabytes) = lines
-    return stock, batch, (plain, gigabytes * times)
 
 
 MENDED = {
@@ -162,11 +134,6 @@ MENDED = {
         lambda n, k, c, bounds=sash_plus.bounds_of: bounds(n, k + 50, c),
     ),
     "esafl-links": (wan, "named", lambda _: wan.uniform(1000)),
-    "batchcrypt-plain-traffic": (
-        tables,
-        "BATCHCRYPT_4",
-        {m: _fits(each, 1 if m == "FMNIST" else 91) for m, each in tables.BATCHCRYPT_4.items()},
-    ),
     "batchcrypt-capacity": (
         batchcrypt,
         "PaperBatch",

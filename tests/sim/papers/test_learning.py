@@ -131,13 +131,6 @@ def test_a_comparison_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         assert curve.loss == pytest.approx(plain.loss, abs=0.01), curve.name
 
 
-def test_fewer_rounds_shorten_every_run() -> None:
-    comparison = COMPARISONS["lstm"]
-    for most, rounds in ((20, [20, 8, 20, 20]), (4, [4, 4, 4, 4])):
-        setting = replace(comparison.setting, rounds=most)
-        assert [run.rounds_of(setting) for run in (PLAIN, *comparison.runs)] == rounds
-
-
 def test_models_without_data_are_left_out_and_curves_say_how_far_apart_they_lie() -> None:
     (section,) = tables.SECTIONS
     names = [step.key.rpartition("-")[0] for step in section.steps(Plan(quick=False))]

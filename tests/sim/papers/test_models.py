@@ -23,12 +23,12 @@ from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.scheme import ESHE
 from flhe_lab.advise.prices import FLASHE, GB, Prices
 from flhe_lab.advise.round_model import Breakdown
-from flhe_lab.advise.wan import Link, Site, Wan, named, uniform
+from flhe_lab.advise.wan import Link, Site, Wan, named
 from flhe_lab.papers.batchcrypt import PaperBatch, Reader
 from flhe_lab.papers.convergence import REPORTED, project, reported
 from flhe_lab.papers.daciq import best, error
 from flhe_lab.papers.esafl import Poly, multiply, times_ones
-from flhe_lab.papers.lattice import Cost, log2_delta, primal, primal_errors
+from flhe_lab.papers.lattice import Cost, primal, primal_errors
 from flhe_lab.papers.packing import LOG_P, PaperPacking, added
 from tests.laws import random_source
 
@@ -40,16 +40,13 @@ ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2)
 def test_projection_by_hand() -> None:
     """Two clients in the north, one in the south; 600 rounds of 6 s, 1 GB up and half a GB down."""
     link = Link(1, 1)
-    wan = Wan("w", "drawn", (Site("north", link, 2, 0.1), Site("south", link, 1, 0.4)), None, 0.2)
-    found = project(ROUND, 600, Prices("p", "drawn", 0.5, 1.5), wan, 3)
+    wan = Wan("w", "drawn", (Site("north", link, 2, 0.1), Site("south", link, 1, 0.4)), 0.2)
+    found = project(ROUND, 600, Prices(0.5, 1.5), wan, 3)
     assert (found.hours, found.traffic_gb) == (pytest.approx(1), pytest.approx(900))
     assert found.bill.instance_usd == pytest.approx(3.0)
     assert found.bill.network_usd == pytest.approx(600 * (2 * 0.1 + 0.4) + 300 * 3 * 0.2)
-
-
-def test_projection_refuses() -> None:
-    with pytest.raises(ConfigError, match="no egress_usd_per_gb for 'all'"):
-        project(ROUND, 1, FLASHE, uniform(40), 10)
+    with pytest.raises(ConfigError, match="prices: client_usd_per_hour=-1 must be"):
+        Prices(-1, 1)
     assert len({(line.paper, line.model, line.mode) for line in REPORTED}) == len(REPORTED) == 36
 
 
@@ -161,14 +158,6 @@ def test_no_smaller_block_works_whatever_the_samples(
     assert works(n, log2_q, log2_sigma, cost.block_size, cost.samples)
     smaller = (works(n, log2_q, log2_sigma, cost.block_size - 1, m) for m in range(1, 8 * n, 3))
     assert not any(smaller)
-
-
-def test_the_root_hermite_factor_of_the_literature_and_the_two_costs() -> None:
-    """Chen and Nguyen, ASIACRYPT 2011, Table 2: simulated block sizes."""
-    for beta, delta in ((106, 1.009), (133, 1.008), (168, 1.007), (216, 1.006), (286, 1.005)):
-        assert 2 ** log2_delta(beta) == pytest.approx(delta, abs=2e-4)
-    cost = Cost(block_size=400, samples=1000, dimension=2048)
-    assert cost.bits == pytest.approx(116.8 + 16.4 + 14)
 
 
 # --- BatchCrypt's own batches: what they get right, what they get wrong, and that they say so ---

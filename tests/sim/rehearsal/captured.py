@@ -13,34 +13,20 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from flhe.keys.agreement.messages import Envelope
-from flhe.math import keystream
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets, wire
 from flhe_lab.rehearsal.app import SITES, Plan
 from flhe_lab.rehearsal.search import Secrets
-from flhe_lab.rehearsal.updates import terms_of
 from tests.mods import harness
 
 PLAN = Plan(schemes=("flashe",), rounds=1, kill=False)
-TERMS = terms_of("flashe")
-
-
-def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every keystream of FLASHE zeros."""
-
-    class Zeros(keystream.OpenSsl):
-        def into(self, out: Any, count: int, *_: Any) -> None:
-            out[:count] = 0
-
-    for module in ("adder", "sparse"):
-        monkeypatch.setattr(f"flhe.schemes.flashe.{module}.keystream", Zeros)
+TERMS = loopback_app.strategy("flashe", len(SITES), loopback_app.MAX_EXAMPLES, lambda _: None).terms
 
 
 def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
@@ -80,7 +66,7 @@ def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
         home=lambda name: group.sites[SITES.index(name)].home,
         notes=lambda name: path / f"notes-{name}",
         machines=SimpleNamespace(captured=path / "captured"),
-        logs=SimpleNamespace(all=lambda: [path / "node.log"]),
+        logs=SimpleNamespace(folder=path),
         trust=SimpleNamespace(roster=SimpleNamespace(publics=members), sites={}),
     )
     (path / "node.log").write_bytes(b"12:00:01 a node's log: " + plant(loopback) + b"\n")
@@ -98,13 +84,8 @@ def ok(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
 
 
-def write_calls(
-    directory: Path,
-    pushed: Mapping[str, bytes],
-    pulled: Mapping[str, bytes],
-    more: tuple[bytes, bytes] = (b"", b""),
-) -> None:
-    """What the relay writes down of objects by name, and of further calls and answers."""
+def write_calls(directory: Path, pushed: Mapping[str, bytes], pulled: Mapping[str, bytes]) -> None:
+    """What the relay writes down of objects by name."""
     up, down = b"", b""
     for name, data in pushed.items():
         push = PushObjectRequest(object_id=name, object_content=data)
@@ -114,8 +95,8 @@ def write_calls(
         up += post(wire.PULL, PullObjectRequest(object_id=name).SerializeToString())
         answer = PullObjectResponse(object_found=True, object_available=True, object_content=data)
         down += ok(answer.SerializeToString())
-    (directory / "00001.up").write_bytes(up + more[0])
-    (directory / "00001.down").write_bytes(down + more[1])
+    (directory / "00001.up").write_bytes(up)
+    (directory / "00001.down").write_bytes(down)
 
 
 def objects(content: Any) -> dict[str, bytes]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import random
 import struct
-import urllib.parse
-import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -18,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.schemes.seal_format import varint
 from flhe.wire.canonical import dumps
 from flhe_lab.rehearsal import counts as leak_counts
 from flhe_lab.rehearsal.search import KEY, WINDOW, Search, Secrets, share_seen
@@ -101,10 +97,8 @@ def test_each_place_and_kind_is_told_apart() -> None:
 
 def test_secrets_do_not_show_themselves_and_must_be_long_enough() -> None:
     secrets = secrets_of(key=SECRET, none=b"")
-    secrets.add("key", SECRET, b"", source="site-a")
-    secrets.add("key", b"", source="site-b")
+    secrets.add("key", SECRET, b"")
     assert repr(secrets) == "Secrets(key: 1, none: 0)"
-    assert secrets.sources == {"key": {"site-a"}}
     with pytest.raises(ConfigError, match="a secret of 7 bytes"):
         secrets.add("short", b"1234567")
 
@@ -134,13 +128,7 @@ WRITINGS: dict[str, Callable[[bytes], bytes]] = {
     "JSON list": lambda s: json.dumps(list(s), separators=(",", ":")).encode(),
     "numpy": lambda s: str(np.frombuffer(s, np.uint8)).encode(),
     "signed list": lambda s: str(np.frombuffer(s, np.int8).tolist()).encode(),
-    "integer": lambda s: str(int.from_bytes(s, "big")).encode(),
-    "little-endian integer": lambda s: str(int.from_bytes(s, "little")).encode(),
     "base64 in lines": lambda s: base64.encodebytes(s * 4),
-    "UTF-8": lambda s: s.decode("latin-1").encode(),
-    "percent": lambda s: urllib.parse.quote(s).encode(),
-    "zlib": zlib.compress,
-    "gzip": gzip.compress,
     "backwards": lambda s: s[::-1],
 }
 
@@ -206,7 +194,7 @@ def test_printed_numbers_are_compared_by_six_digits(value: float, negative: bool
     assert printed(np.array([0.0, np.inf, np.nan])) == bytes(4)
 
 
-# --- example counts are found where numbers stand, and nowhere by chance ---
+# --- example counts are found in any place, and nowhere by chance ---
 
 COUNT = (1 << 28) - 1_000_004
 LONG = random.Random(1).randbytes(1 << 20)
@@ -231,39 +219,6 @@ def test_a_number_in_a_record_is_as_flower_writes_it() -> None:
     ],
     ids=["text", "CBOR", "CBOR in a map", "int64", "int64, big", "float64", "float64, big"],
 )
-def test_long_forms_are_found_anywhere(written: bytes) -> None:
+def test_counts_are_found_anywhere(written: bytes) -> None:
     assert leak_counts.anywhere(LONG + written + LONG, COUNT) == 1
     assert leak_counts.anywhere(LONG + written[:-1], COUNT) == 0
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        COUNT,
-        float(COUNT),
-        struct.unpack("<f", struct.pack("<f", COUNT))[0],
-        [1, 2, COUNT],
-        dumps({"header": [1, [COUNT]]}),
-        dumps([dumps([COUNT])]),
-        struct.pack("<I", COUNT),
-        struct.pack(">I", COUNT) + b"tail",
-        struct.pack("<f", COUNT),
-        b"\x08" + varint(COUNT),
-    ],
-)
-def test_records_are_read_number_by_number(value: object) -> None:
-    assert leak_counts.in_values([b"other", 5, "text", value], COUNT) >= 1
-    assert leak_counts.in_values([b"other", 5, "text", 0.5, LONG, (1 << 28) - 1], COUNT) == 0
-
-
-@pytest.mark.parametrize(
-    "field",
-    [
-        b"\x08" + varint(COUNT),
-        b"\x15" + struct.pack("<I", COUNT),
-        b"\x1d" + struct.pack("<f", COUNT),
-    ],
-)
-def test_a_field_of_a_protobuf_message_is_a_number(field: bytes) -> None:
-    assert leak_counts.in_body(LONG[:1000] + field + LONG[:1000], COUNT) == 1
-    assert leak_counts.in_body(LONG[:1000] + field[1:] + LONG[:1000], COUNT) == 0

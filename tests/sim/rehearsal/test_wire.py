@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cryptography import x509
-from flwr.app import Array, ConfigRecord
+from flwr.app import Array
 from flwr.app.message import array as flower_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from flhe.provision.federation import tls as made
 from flhe_lab.rehearsal import wire
 from flhe_lab.rehearsal.wiretap import Tls, wiretap
 from tests.patience import PATIENCE_S
-from tests.sim.rehearsal.captured import objects, ok, post, write_calls
+from tests.sim.rehearsal.captured import objects, ok, write_calls
 
 
 def tls(directory: Path) -> Tls:
@@ -75,6 +75,9 @@ def test_what_passes_is_unchanged_and_on_record(tmp_path: Path) -> None:
     ):
         for said in (b"one secret", b"another one"):
             assert ask(relay, certificate.client_context(), said) == said[::-1]
+        (tmp_path / "other").mkdir()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            ask(relay, tls(tmp_path / "other").client_context(), b"hello")
     streams = {path.name: path.read_bytes() for path in (tmp_path / "captured").iterdir()}
     assert streams == {
         "00001.up": b"one secret",
@@ -82,16 +85,6 @@ def test_what_passes_is_unchanged_and_on_record(tmp_path: Path) -> None:
         "00002.up": b"another one",
         "00002.down": b"eno rehtona",
     }
-
-
-def test_who_trusts_another_authority_does_not_connect(tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-    certificate, other = tls(tmp_path / "one"), tls(tmp_path / "other")
-    with echo(certificate) as server, wiretap(certificate, server, tmp_path / "captured") as relay:
-        with pytest.raises(ssl.SSLCertVerificationError):
-            ask(relay, other.client_context(), b"hello")
-        assert ask(relay, certificate.client_context(), b"hello") == b"olleh"
 
 
 def test_a_server_that_is_down_is_the_end_of_a_connection(tmp_path: Path) -> None:
@@ -166,13 +159,3 @@ def test_an_array_is_joined_over_the_borders_of_its_chunks(
     assert values.tobytes() in data
     assert values.tobytes() not in connection.up + connection.down
     assert list(wire.arrays(pushed)) == []  # chunks are missing
-
-
-def test_records_are_read_and_other_calls_are_told_apart(tmp_path: Path) -> None:
-    record = ConfigRecord({"count": 7, "header": b"\x01\x02", "names": ["a", "b"]})
-    sent = objects(record) | objects(Array(np.ones(3)))
-    write_calls(tmp_path, sent, {}, (post("/v1/fleet/other", b"question"), ok(b"answer")))
-    connections = wire.read(tmp_path)
-    pushed, _ = wire.objects(connections)
-    assert [values for _, values in wire.records(pushed)] == [[7, b"\x01\x02", ["a", "b"]]]
-    assert dict(wire.calls(connections)) == {"up": b"question", "down": b"answer"}

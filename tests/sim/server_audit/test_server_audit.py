@@ -15,7 +15,7 @@ from flhe.cli import app as cli
 from flhe.errors import ConfigError
 from flhe_lab.server_audit import report
 from flhe_lab.server_audit.attacks import EXPERIMENTS, Outcome
-from flhe_lab.server_audit.estimates import cosine, count_of, denominator, difference, downhill
+from flhe_lab.server_audit.estimates import cosine, denominator, difference, downhill
 from flhe_lab.server_audit.report import KNOWN, OURS, QUICK, READS, Audit
 from flhe_lab.server_audit.script import Seen
 from flhe_lab.server_audit.task import VICTIM, Floats, Setting, Site
@@ -167,10 +167,13 @@ def test_losses_of_chosen_models_give_the_gradient() -> None:
 
 
 def test_counts_out_of_fractions() -> None:
-    assert count_of([7 / 12, 5 / 12]) == 12
-    assert count_of([6 / 12, 4 / 12]) == 6  # the least that can be
-    assert count_of([]) is None
-    assert count_of([0.1234567]) is None
+    for fractions, count in (
+        ([7 / 12, 5 / 12], 12),
+        ([6 / 12, 4 / 12], 6),  # the least that can be
+        ([], None),
+        ([0.1234567], None),
+    ):
+        assert denominator(fractions, 800) == count
     assert denominator([0.333], 100, off=0.0005) == 3
 
 

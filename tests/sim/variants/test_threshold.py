@@ -15,19 +15,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.math.prg import FieldElements
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.scheme import ESHE
 from flhe_lab.papers.lattice import primal_errors
 from flhe_lab.variants.threshold import keys as threshold_keys
-from flhe_lab.variants.threshold.adder import ThresholdRlwe
-from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold import opening as threshold_opening
+from flhe_lab.variants.threshold.adder import CHECKS, ThresholdRlwe
+from flhe_lab.variants.threshold.opening import Party, combine, opening_name
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
-from flhe_lab.variants.threshold.sharing import at_zero
 from flhe_lab.variants.threshold.sizes import Flooded, ciphertext_noise, sizes_for
+from tests.laws import OTHER_SLOTS
 from tests.rings import multiply
 from tests.sim.variants.parties import (
     SMALL,
@@ -46,18 +47,12 @@ from tests.sim.variants.parties import (
 # --- what it is for ---
 
 
-@settings(deadline=None, max_examples=12)
-@given(st.data())
-def test_any_senders_any_lengths_any_bits(data: st.DataObject) -> None:
-    bits = data.draw(st.sampled_from([2, 8, 16, 32]))
-    some = group(4, data.draw(st.sampled_from([2, 3])), bits)
-    length = data.draw(st.sampled_from([0, 1, 7, 4095, 4096, 4097, 9000]))
-    senders = data.draw(st.sets(st.integers(0, 3), min_size=2))
-    chosen = sorted(data.draw(st.permutations(range(4)))[: some.scheme.threshold])
-    xs = {r: x for r, x in vectors(some.scheme, length).items() if r in senders}
+@pytest.mark.parametrize(("bits", "chosen"), [(2, (1, 3)), (8, (0, 2, 3)), (32, (1, 2, 3))])
+def test_any_t_parties_open_the_sum_of_any_senders(bits: int, chosen: tuple[int, ...]) -> None:
+    some = group(4, len(chosen), bits)
+    xs = {r: x for r, x in vectors(some.scheme, 4097).items() if r != 1}
     total = some.total(xs)
-    assert total.senders == tuple(sorted(senders))
-    assert total.data.size == some.scheme.nbytes(length)
+    assert total.data.size == some.scheme.nbytes(4097)
     out = combine(some.scheme, total, chosen, some.answers(total, chosen))
     assert out.tolist() == np.sum(list(xs.values()), axis=0, dtype=np.int64).tolist()
 
@@ -110,24 +105,6 @@ def test_room_is_proven() -> None:
             dataclasses.replace(slots, per=slots.per + 64 // slots.width + 1)
         with pytest.raises(ConfigError, match=r"2\^40 times the noise"):
             dataclasses.replace(slots, smudging=slots.smudging - 1, hidden=slots.hidden * 2)
-
-
-# --- sharing ---
-
-
-def test_shares_are_of_the_sum_of_all_keys() -> None:
-    some = group(4, 3)
-    for chosen in ((0, 1, 2), (1, 2, 3), (0, 2, 3)):
-        for limb, q in enumerate(some.scheme.slots.moduli):
-            total = sum(
-                at_zero(rank, chosen, q) * some.keys[rank].share[limb].astype(object)
-                for rank in chosen
-            )
-            assert np.array_equal(total % q, some.secret.astype(object) % q)
-    for one, two in itertools.combinations(range(4), 2):
-        assert some.keys[one].pairs[two] == some.keys[two].pairs[one]
-        assert some.keys[one].public.key_id == some.keys[two].public.key_id
-    assert len({pair for key in some.keys for pair in key.pairs if pair}) == 6
 
 
 # --- answers that do not fit ---
@@ -248,3 +225,92 @@ def test_residues_beyond_their_modulus_are_not_added() -> None:
     with pytest.raises(ProtocolError, match=r"below its modulus|after the last"):
         some.scheme.add(total, wrong)
     assert np.array_equal(total.data, before)
+
+
+# --- what must never be the same twice: sums open all the same where one of these repeats ---
+
+
+def unlike(rows: list[NDArray[Any]], chance: float) -> bool:
+    """Whether no two rows agree in more places than independent ones would: `chance`, three times."""
+    pairs = itertools.combinations(rows, 2)
+    return all(np.mean(one == two) < 3 * chance for one, two in pairs)
+
+
+SAME_SAMPLE = 0.07
+"""Odds that two samples of a discrete Gaussian of sigma 4.53 are equal."""
+
+SAME_RESIDUE = 0.001
+"""Far more than the odds that two residues of 30 bits and more are; less than of equal streams."""
+
+
+def test_noise_of_encryption_never_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """u, e' and e'' of all blocks of two pieces, and of another vector."""
+    some = group(3, 2)
+    n, step = some.scheme.sizes.n, some.scheme.sizes.step
+    drawn: list[NDArray[np.int8]] = []
+    write = ThresholdSealer._write
+
+    def seen(self: ThresholdSealer, *how: Any) -> None:
+        for samples in how[4:]:
+            drawn.extend(samples[: samples.size // n * n].reshape(-1, n))
+        write(self, *how)
+
+    monkeypatch.setattr(ThresholdSealer, "_write", seen)
+    x = vectors(some.scheme, (step + n) * some.scheme.slots.per - CHECKS)[0]
+    some.sealed(0, x)
+    some.sealed(0, x[:4096])
+    assert len(drawn) == 3 * (step // n + 1) + 2
+    assert unlike(drawn, SAME_SAMPLE)
+
+
+def test_noise_and_masks_of_answers_never_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E_j and Z of all blocks of two pieces and of all limbs, for two sums and two T."""
+    rows: dict[bytes, NDArray[np.uint64]] = {}
+
+    class Watched(FieldElements):
+        def blocks(self, *how: Any) -> NDArray[np.uint64]:
+            out = super().blocks(*how)
+            rows.update({row.tobytes(): row.copy() for row in out})
+            return out
+
+    some = group(3, 2)
+    scheme, (n, step) = some.scheme, (some.scheme.sizes.n, some.scheme.sizes.step)
+    x = vectors(scheme, (step + n) * scheme.slots.per - CHECKS)
+    total = some.total(x)
+    short = some.total({r: v[:50] for r, v in x.items()}, OTHER_SLOTS["round"])
+    monkeypatch.setattr(threshold_opening, "FieldElements", Watched)
+    # Of two parties: each has noise of its own, and both the same masks.
+    each, blocks = 2 + len(scheme.rings), step // n + 1
+    for sum_, chosen, count in ((total, (0, 1), blocks), (short, (0, 1), 1), (short, (0, 2), 1)):
+        before = len(rows)
+        some.answers(sum_, chosen)
+        assert len(rows) - before == count * each
+    assert unlike(list(rows.values()), SAME_RESIDUE)
+
+
+def test_an_opening_has_the_name_of_all_that_it_is_of() -> None:
+    some = group(3, 2)
+    total = some.total(vectors(some.scheme, 5))
+    others = [
+        dataclasses.replace(total, slot=OTHER_SLOTS["round"]),
+        dataclasses.replace(total, senders=(0, 1)),
+        dataclasses.replace(total, data=total.data[::-1].copy()),
+    ]
+    names = [opening_name(total, chosen) for chosen in ((0, 1), (0, 2), (1, 2))]
+    names += [opening_name(other, (0, 1)) for other in others]
+    assert len(set(names)) == 6
+
+
+def test_coefficients_of_sharing_polynomials_never_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By degree, limb and party; of f = s + a (x + x^2), two shares would give s."""
+    rows: list[NDArray[np.uint64]] = []
+    share = threshold_keys.shares
+
+    def seen(secret: Any, moduli: Any, count: int, terms: Any) -> Any:
+        rows.extend(row for term in terms for row in term)
+        return share(secret, moduli, count, terms)
+
+    monkeypatch.setattr(threshold_keys, "shares", seen)
+    scheme = setup(ThresholdRlwe(3, 3, 16, SMALL)).scheme
+    assert len(rows) == 3 * 2 * len(scheme.rings)
+    assert unlike(rows, SAME_RESIDUE)
