@@ -84,18 +84,10 @@ def test_what_is_signed_by_whom() -> None:
     for senders in ({OTHER.public}, set[bytes]()):
         with pytest.raises(ProtocolError, match="not a member"):
             ENVELOPE.verify({}, senders=senders)
-
-
-def test_own_mistakes() -> None:
-    for act, says in (
-        (lambda: Envelope.seal(OTHER, HEADER, b""), "another key"),
-        (lambda: HEADER.check({"rank": 1}), "do not have"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            act()
-
-
-def test_length_is_bounded_before_parsing() -> None:
+    with pytest.raises(ConfigError, match="another key"):
+        Envelope.seal(OTHER, HEADER, b"")
+    with pytest.raises(ConfigError, match="do not have"):
+        HEADER.check({"rank": 1})
     with pytest.raises(ProtocolError, match="at most 100"):
         Envelope.from_bytes(ENVELOPE.to_bytes(), 100)
 
