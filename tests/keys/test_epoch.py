@@ -15,7 +15,6 @@ from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumErr
 from flhe.keys.agreement.epoch import (
     CONTRIBUTORS,
     Epoch,
-    _hash,
     advertise,
     announced,
     confirm,
@@ -26,6 +25,7 @@ from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.agreement.pairs import seal_to
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
 from flhe.wire.canonical import dumps, loads
+from flhe.wire.derive import hash_of
 from tests.keys import agreement
 from tests.keys.agreement import CONTRACT, Exchange, opened, resigned
 
@@ -324,7 +324,7 @@ def test_a_member_who_gives_each_peer_another_secret() -> None:
     e = begun(3)
     shares = [*e.shares[:5], share(IDS[2], e.advertised[2], e.hellos)[1][1]]
     done = [confirm(IDS[i], e.shared[i], shares) for i in range(2)]
-    liar = replace(e.shared[2], sent=_hash("sent", shares[4:]))
+    liar = replace(e.shared[2], sent=hash_of("sent", shares[4:]))
     confirms = [message for _, message in (*done, confirm(IDS[2], liar, shares))]
     for state, _ in done:
         with pytest.raises(AuthenticationError, match="holds another key"):

@@ -308,7 +308,7 @@ def test_secrets_that_could_not_be_replaced_are_never_swept(
     """A full disk, or a crash, leaves the older ones, perhaps under a second name."""
     store.write("keys", b"keys and a secret")
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_write_all", full_disk)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(StoreError, match="No space"):
             store.replace_erasing("keys", b"keys alone")
     assert [path.name for path in root.iterdir()] == ["keys"]
@@ -319,23 +319,18 @@ def test_secrets_that_could_not_be_replaced_are_never_swept(
         assert not list(root.glob(".*"))
 
 
-def full_disk(handle: int, _chunks: Any) -> None:
-    os.close(handle)
-    raise OSError(28, "No space left on device")
-
-
 def test_what_another_process_sweeps_is_erased(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.write("draft", b"secret")
-    write = files._write_all
+    fsync = os.fsync
 
-    def meanwhile(handle: int, chunks: Any) -> None:
-        write(handle, chunks)
+    def meanwhile(handle: int) -> None:
+        fsync(handle)
         for left in store.root.glob(".*"):
             left.unlink()
 
-    monkeypatch.setattr(files, "_write_all", meanwhile)
+    monkeypatch.setattr(os, "fsync", meanwhile)
     store.erase("draft")
     assert not store.exists("draft")
 
