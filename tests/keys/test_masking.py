@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +22,10 @@ from flhe.errors import (
 from flhe.keys.agreement import masking, pairs
 from flhe.keys.agreement.answers import box_key, check_answer
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
-from flhe.keys.agreement.pairs import derived_share, open_share, seal_share
+from flhe.keys.agreement.pairs import seal_share
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.wire.canonical import dumps, loads
-from tests.keys.masking import Q, Told, group, play, six, slot_for
+from tests.keys.masking import Q, Told, group, play, six
 
 # --- how many it takes ---
 
@@ -151,6 +150,8 @@ def test_a_box_that_opens_to_no_share(share: bytes, rank: int) -> None:
 def test_whose_boxes_do_not_open() -> None:
     """Eight names are enough; the own share is never taken from the server."""
     told, many = six(), play(12, 0, agreeing=())
+    sizes = [len(box) for box in told.dealt[5].boxes]
+    assert sizes == told.circle.sent_bytes(5) == [28, 28, 52, 52, 52, 0]
     crossed = {1: told.dealt[3].boxes[0], 3: told.dealt[1].boxes[0]}
     with pytest.raises(AuthenticationError, match="of ranks 1, 3 do not open") as caught:
         told.agree(0, told.survivors, told.inbox(0, crossed))
@@ -162,30 +163,6 @@ def test_whose_boxes_do_not_open() -> None:
             told.agree(0, told.survivors, (told.inbox(0) * 2)[:count])
     own = told.agree(0, told.survivors, told.inbox(0, {0: b"whatever"}))
     assert own == (told.agreed[0], told.signatures[0])
-
-
-def test_shares_that_do_not_travel() -> None:
-    """The next two of six ranks derive theirs, anew for each dealing, sender and receiver."""
-    told = six()
-    assert [len(box) for box in told.dealt[5].boxes] == [28, 28, 52, 52, 52, 0]
-    assert told.circle.sent_bytes(5) == [28, 28, 52, 52, 52, 0]
-    keys, name, box = told.epochs[4].pair_keys, told.slot.digest(), told.dealt[4].boxes[5]
-    made = [
-        derived_share(keys[5], name, 4, 5, box, 3),
-        derived_share(keys[5], name, 5, 4, box, 3),
-        derived_share(keys[5], name, 4, 5, told.dealt[4].boxes[0], 3),
-        derived_share(keys[5], slot_for(told.epochs[0], 4).digest(), 4, 5, box, 3),
-        derived_share(keys[0], name, 4, 0, box, 3),
-    ]
-    assert len({int(element) for share in made for element in share}) == 15
-    parts = [np.frombuffer(told.dealt[5].own, "<u8"), made[0]]
-    for u in (0, 1, 3):  # rank 3's is derived, too
-        here = told.epochs[5].pair_keys[u], name, u, 5, told.dealt[u].boxes[5]
-        sealed = np.frombuffer(open_share(*here), "<u8")
-        parts.append(derived_share(*here, 3) if u == 3 else sealed)
-        assert sealed.size == (0 if u == 3 else 3)
-    total = [sum(int(x) for x in column) % Q for column in zip(*parts, strict=True)]
-    assert total == [int(x) for x in np.frombuffer(told.agreed[5].share, "<u8")]
 
 
 # --- UNMASK: what no member answers to ---

@@ -250,12 +250,6 @@ def test_a_server_begins_as_many_federations_as_a_node_allows(tmp_path: Path, mo
     answer(site.ask("advertise", **begun))  # one that has begun goes on
 
 
-def test_trials_begin_as_many_as_they_like(tmp_path: Path) -> None:
-    site, fields = Site(tmp_path / "home"), {"number": 0, "contract": Contract(TERMS).to_bytes()}
-    for number in range(3):
-        answer(site.ask("advertise", federation=records.federation_name(number + 1), **fields))
-
-
 # --- which rounds are over ---
 
 
@@ -305,6 +299,9 @@ def draft(round_: int = 3, scale: float = 1.0) -> Draft:
     return Draft(round_, HISTORY, values, np.array([1, 10], np.int64), coords, residual)
 
 
+DENSE = Draft(3, HISTORY, np.ones(LENGTH, np.float32), np.array([1], np.int64))
+
+
 def rest(one: Draft) -> list[float]:
     """What is in the residual once the update was sent."""
     assert one.residual is not None
@@ -328,9 +325,13 @@ def kept(node: Node) -> list[float] | None:
     return None if residual is None else residual.tolist()
 
 
+@pytest.mark.parametrize("kept", [draft(3), DENSE])
 @pytest.mark.parametrize("sent", [True, False])
-def test_a_round_is_over_once_and_no_earlier_one_settles_it(node: Node, sent: bool) -> None:
-    node.save_draft(draft(3))
+def test_a_round_is_over_once_and_no_earlier_one_settles_it(
+    node: Node, sent: bool, kept: Draft
+) -> None:
+    """A dense draft leaves nothing."""
+    node.save_draft(kept)
     before = files(node)
     for round_ in (0, 1, 2):
         node.settle_draft(round_, sent=sent)
@@ -338,17 +339,11 @@ def test_a_round_is_over_once_and_no_earlier_one_settles_it(node: Node, sent: bo
     node.settle_draft(3, sent=sent)
     after = files(node)
     assert after != before
+    assert kept is not DENSE or not after
     for again in (True, False):
         node.settle_draft(3, sent=again)
         node.settle_draft(9, sent=again)
     assert files(node) == after
-
-
-@pytest.mark.parametrize("sent", [True, False])
-def test_a_dense_draft_leaves_nothing(node: Node, sent: bool) -> None:
-    node.save_draft(Draft(3, HISTORY, np.ones(LENGTH, np.float32), np.array([1], np.int64)))
-    node.settle_draft(3, sent=sent)
-    assert files(node) == {}
 
 
 def model(*rounds: int) -> Model:

@@ -76,7 +76,9 @@ def test_a_pinned_roster(pinned: dict[str, object]) -> None:
 
 
 def test_first_use_must_be_asked_for_or_simulated() -> None:
-    assert of_node(FIRST_USE).trust == "first-use"
+    assert (of_node(FIRST_USE).trust, of_node(FIRST_USE).max_federations) == ("first-use", 0)
+    assert of_node(FIRST_USE, simulated=True).limits["min-select"] == 1
+    of_node({}, simulated=True).check_terms(clear(0.01, "random"))
     assert of_node({}, simulated=True).trust == "first-use"
     with pytest.raises(ConfigError, match="no roster is pinned on this node: set flhe-roster"):
         of_node({})
@@ -209,11 +211,8 @@ def test_a_setting_that_does_not_exist_is_refused(key: str, meant: str, simulate
     says = f"{key}: no setting of flhe in a node config; {re.escape(meant)}"
     with pytest.raises(ConfigError, match=says):
         of_node({**FIRST_USE, key: 3}, simulated=simulated)
-
-
-def test_the_apps_own_settings_are_its_own() -> None:
     names = ("partition-id", "num-partitions", "metrics", "min-survivors", "file-path", "fl-round")
-    of_node({**FIRST_USE, **dict.fromkeys(names, 1)})
+    of_node({**FIRST_USE, **dict.fromkeys(names, 1)})  # the app's own are its own
 
 
 SIMULATED: dict[str, Any] = {"simulated": True}
@@ -242,16 +241,9 @@ def test_home_is_the_nodes_own(config: Any, environ: Any, how: Any, home: str) -
     assert str(policy.home) == home
     assert (policy.root is None) == ("flhe-home" in config)
     assert policy.root is None or policy.root in policy.home.parents
-
-
-def test_the_node_says_where_witnesses_are() -> None:
-    named = {**FIRST_USE, "flhe-witness": "/w"}
-    for config, environ, place in (
-        (FIRST_USE, {}, None),
-        (FIRST_USE, {"FLHE_WITNESS": "/e"}, pathlib.Path("/e")),
-        (named, {"FLHE_WITNESS": "/e"}, pathlib.Path("/w")),
-    ):
-        assert of_node(config, environ=environ).witness == place
+    for own, witness in (({}, "/e"), ({"flhe-witness": "/w"}, "/w")):
+        there = of_node({**FIRST_USE, **own}, environ={"FLHE_WITNESS": "/e"})
+        assert there.witness == pathlib.Path(witness)
 
 
 CLEAR: dict[str, Any] = {"codec": update_codec(weighted=False)}
@@ -303,12 +295,6 @@ def test_a_schemes_own_limit_holds() -> None:
         of_node(FIRST_USE).check_terms(terms)
     of_node({**FIRST_USE, "flhe-paillier-subgroup": True}).check_terms(terms)
     of_node({}, simulated=True).check_terms(terms)
-
-
-def test_a_simulation_may_show_what_the_run_says() -> None:
-    policy = of_node({}, simulated=True)
-    policy.check_terms(Terms(select=Select(0.01, "random"), **CLEAR))
-    assert of_node(FIRST_USE, simulated=True).limits["min-select"] == 1
 
 
 # --- what the roster's sites agreed on ---
