@@ -43,7 +43,7 @@ from tests.mods.harness import (
 from tests.mods.masked import Masked, signature_in
 
 
-def test_nor_one_that_came_with_a_checkpoint(four: Group) -> None:
+def test_a_round_that_a_checkpoint_brought_is_not_opened(four: Group) -> None:
     late = four.sites[3]
     update(four.ask(late))
     before = late.model_file
@@ -97,42 +97,30 @@ def test_other_keys_are_never_put_in_an_epochs_place(group: Group, site: Site) -
 # --- leaving ---
 
 
-def test_a_node_that_leaves_destroys_its_keys(group: Group, site: Site) -> None:
-    group.play()
-    before = site.model_file
-    assert len(site.epochs) == 1
+@pytest.mark.parametrize("when", ["after a round", "in an agreement", "after a crash"])
+def test_a_node_that_leaves_destroys_its_keys(group: Group, site: Site, when: str) -> None:
+    if when != "in an agreement":
+        group.play()
+    if when == "after a crash":
+        group.renew()
+        with dying(*CRASHES["before the erasure"]):
+            group.ask(site, "sync")
+    agreement, seen = site.run / "agreement", len(site.app.seen)
+    assert len(site.epochs) == {"after a round": 1, "in an agreement": 0, "after a crash": 2}[when]
+    assert agreement.exists() is (when != "after a round")
+    before = site.files.get("model")
     site.allow(flhe_leave=True)
     for stage, kind in (("round", "train"), ("evaluate", "evaluate"), ("sync", "train")):
         refused(group.ask(site, stage, kind, round_=2), 1021)
     for stage in ("status", "advertise"):
         refused(site.ask(stage, number=1, contract=Contract(TERMS).to_bytes()), 1021)
     assert site.epochs == []
-    assert site.model_file == before
-    assert len(site.app.seen) == 2
+    assert not agreement.exists()
+    assert (site.files.get("model"), len(site.app.seen)) == (before, seen)
     site.allow(flhe_leave=False)  # somebody thought better of it: only with new keys
     refused(group.ask(site, round_=2), 1020)
     group.renew()
-    update(group.ask(site, round_=2))
-
-
-def test_a_node_that_leaves_in_the_middle_of_an_agreement(group: Group, site: Site) -> None:
-    assert (site.run / "agreement").exists()
-    site.allow(flhe_leave=True)
-    refused(group.ask(site), 1021)
-    assert not (site.run / "agreement").exists()
-    site.allow(flhe_leave=False)
-    refused(group.ask(site), 1020)
-
-
-def test_a_node_that_leaves_after_a_crash(group: Group, site: Site) -> None:
-    group.play()
-    group.renew()
-    with dying(*CRASHES["before the erasure"]):
-        group.ask(site, "sync")
-    assert len(site.epochs) == 2
-    site.allow(flhe_leave=True)
-    refused(group.ask(site), 1021)
-    assert site.epochs == []
+    update(group.ask(site, round_=2 if before else 1))
 
 
 # --- what lasts ---
@@ -151,11 +139,11 @@ def test_an_agreement_that_was_put_back_alone_is_not_finished_again(
     assert "not the last key agreement that was begun here" in site.log
 
 
-@pytest.mark.parametrize("what", ["older", "cut short", "of another federation"])
+@pytest.mark.parametrize("what", ["older", "cut short", "of another federation", "session"])
 def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
     group: Group, site: Site, what: str
 ) -> None:
-    """Nor does it make a round openable again."""
+    """Nor does it make a round openable again. A damaged journal is never guessed."""
     group.play()
     keys = next(site.home.glob("epochs/*"))
     if what == "of another federation":
@@ -166,7 +154,8 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
         body = canonical.loads(keys.read_bytes(), 1 << 26, "keys")
         keys.write_bytes(canonical.dumps({**body, "v": 1}))
     else:
-        keys.write_bytes(keys.read_bytes()[:-5])
+        bad = site.run / "session" if what == "session" else keys
+        bad.write_bytes(bad.read_bytes()[:-5])
     if what != "of another federation":
         assert "epoch" not in answer(site.ask("status"))
         refused(group.ask(site, round_=2), 1020)
@@ -175,15 +164,9 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
     assert site.opened == [1, 2]
     assert site.journal.over == 1
     assert site.model.round == 2
-
-
-def test_a_session_that_cannot_be_read_is_agreed_on_anew(group: Group, site: Site) -> None:
-    group.parts()
-    (site.run / "session").write_bytes(b"\xa1")
-    assert "epoch" not in answer(site.ask("status"))
-    refused(group.ask(site, attempt=1), 1020)
-    group.renew()
-    update(group.ask(site, attempt=1))
+    (site.run / "journal").write_bytes(b"junk")
+    refused(group.ask(site, round_=3), 1015)
+    assert "record of finished rounds is damaged" in site.log
 
 
 def test_a_round_far_ahead_is_refused(group: Group, site: Site) -> None:
@@ -271,17 +254,6 @@ def test_a_set_that_was_signed_stays_so(tmp_path: Path, how: str) -> None:
     one.renew()
     refused(one.upload(0, round_=2), 1012)
     update(one.upload(1, round_=2))
-
-
-def test_what_says_which_rounds_are_over_is_never_guessed(group: Group, site: Site) -> None:
-    answer(group.evaluate(site, group.total()))
-    group.renew()
-    answer(group.ask(site, round_=2))
-    kept = site.journal
-    assert (kept.mark, kept.opened.keys(), kept.over) == ((2, 0, 2), {"update"}, 1)
-    (site.run / "journal").write_bytes(b"junk")
-    refused(group.ask(site, round_=2, attempt=1), 1015)
-    assert "record of finished rounds is damaged" in site.log
 
 
 # --- updates: what is not sent is neither lost nor sent twice, whenever it crashes ---
