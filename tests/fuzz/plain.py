@@ -97,11 +97,10 @@ def _audit() -> list[bytes]:
 def entries() -> Sequence[Decoder]:
     """All of them."""
     confirms, header, body = exchange().confirms, sparse().header(), _body(sparse())
-    values = [1, -1, b"x", "y", None, True, {"a": [2**64 - 1], "b": {}}]
+
     pieces = [b"one", b"two"]
 
     return (
-        Decoder("canonical CBOR", [canonical.dumps(values)], fields, canonical.dumps),
         Decoder("CONFIRM at the relay", [confirms[1]], epoch.announced, ANY),
         Decoder(
             "layout",

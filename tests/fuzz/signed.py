@@ -38,7 +38,7 @@ SCOPE = RUN, 0, E.epochs[0].id, CONTRACT
 
 # --- the agreement of an epoch ---
 
-TO_ME, PAST_ME = E.share(1, 0), E.share(1, 2)
+TO_ME = E.share(1, 0)
 
 
 def _share(data: bytes) -> None:
@@ -47,12 +47,6 @@ def _share(data: bytes) -> None:
 
 def _confirm(data: bytes) -> None:
     epoch.confirm(IDS[0], E.shared[0], replaced(E.shares, TO_ME, data))
-
-
-def _confirm_of_others(data: bytes) -> None:
-    """What two others say to each other: unreadable here, but all must have seen the same."""
-    state, own = epoch.confirm(IDS[0], E.shared[0], replaced(E.shares, PAST_ME, data))
-    epoch.finish(state, [own, *E.confirms[1:]])
 
 
 def _finish(data: bytes) -> None:
@@ -218,8 +212,7 @@ def entries() -> Sequence[Decoder]:
 
     return (
         Decoder("ADVERTISE", [E.hellos[1]], _share, NEVER, rest),
-        Decoder("SHARE to me", [TO_ME], _confirm, NEVER, [PAST_ME, OTHER.share(1, 0)]),
-        Decoder("SHARE past me", [PAST_ME], _confirm_of_others, NEVER, [TO_ME, OTHER.share(1, 2)]),
+        Decoder("SHARE", [TO_ME], _confirm, NEVER, [E.share(1, 2), OTHER.share(1, 0)]),
         Decoder("CONFIRM", [E.confirms[1]], _finish, NEVER, [*E.confirms[2:], OTHER.confirms[1]]),
         Decoder(
             "CONFIRM by a liar",

@@ -93,20 +93,16 @@ def test_what_is_signed_by_whom() -> None:
 
 
 def test_hkdf_binds_label_context_and_their_borders() -> None:
-    keys = [
-        *(hkdf(b"k", "a"), hkdf(b"k", "b"), hkdf(b"K", "a"), hkdf(b"k", "a", salt=b"s")),
-        *(hkdf(b"k", "a", "bc", "d"), hkdf(b"k", "a", "b", "cd"), hkdf(b"k", "a", b"b", "cd")),
-        *(hkdf(b"k", "a", 1), hkdf(b"k", "a", 2)),
-    ]
+    """By the second implementation, vectors show what each key is of."""
+    keys = [hkdf(b"k", "a", "bc", "d"), hkdf(b"k", "a", "b", "cd"), hkdf(b"k", "a", b"b", "cd")]
     assert len(set(keys)) == len(keys)
-    assert repr(keys[0]) == "<32 bytes>"
-    for call, says in (
-        (lambda: hkdf(b"k", ""), "the label is empty"),
-        (lambda: hkdf(b"", "a"), "the secret is empty"),
-        (lambda: hkdf(b"k", "a", 1.5), "cannot encode"),  # type: ignore[arg-type]
+    for arguments, says in (
+        ((b"k", ""), "the label is empty"),
+        ((b"", "a"), "the secret is empty"),
+        ((b"k", "a", 1.5), "cannot encode"),
     ):
         with pytest.raises(ConfigError, match=says):
-            call()
+            hkdf(*arguments)  # type: ignore[arg-type]
 
 
 def test_pair_keys_are_bound() -> None:
