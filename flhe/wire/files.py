@@ -222,7 +222,7 @@ def hold(handle: int, where: str = HOME, timeout: float = PATIENCE_S) -> None:
 def exchange(path: Path, act: Callable[[bytes], bytes], where: str, *, create: bool) -> None:
     """Replace the content of a short file by the result of `act` on it, with the file locked.
 
-    The result must not be shorter. The content of a missing file is b""; unless `create`, no file is made for it.
+    The content of a missing file is b""; unless `create`, no file is made for it.
     """
     flags = os.O_RDWR | os.O_CREAT * create | SAFE
     with os_errors("use a file", where):
@@ -243,6 +243,7 @@ def exchange(path: Path, act: Callable[[bytes], bytes], where: str, *, create: b
         if after != before:
             with os_errors("write", where):  # in place: waiters for the lock hold this very file
                 os.pwrite(handle, after, 0)
+                os.ftruncate(handle, len(after))
                 os.fsync(handle)
 
 
