@@ -44,13 +44,15 @@ from tests.mods.masked import Masked, signature_in
 
 
 def test_a_round_that_a_checkpoint_brought_is_not_opened(four: Group) -> None:
+    """Nor in the next epoch."""
     late = four.sites[3]
     update(four.ask(late))
-    before = late.model_file
-    one = four.total()
+    before, one = late.model_file, four.total()
     answer(four.evaluate(four.sites[1], one))
     answer(four.ask(late, "sync", extra=four.box(four.sites[0], sums=[one])))
     assert not late.opened
+    late.put(before)
+    refused(four.evaluate(late, one), 1012)
     four.renew()
     for site in four.sites:
         answer(four.ask(site, "sync"))
