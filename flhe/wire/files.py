@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from flhe.errors import StoreError
+from flhe.errors import ConfigError, StoreError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -38,6 +38,16 @@ PATIENCE_S = 30.0
 """Longest wait for a lock, in seconds."""
 
 _POLL_S = 0.05
+
+
+def home() -> Path:
+    """Return the user's home directory; ConfigError if the system knows none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            "this user's home directory is unknown: set HOME to a directory that is the user's own"
+        ) from None
 
 
 def make_private(path: Path, where: str = HOME) -> None:

@@ -20,7 +20,7 @@ from flhe.keys.agreement import broadcast, joint, key_pair, shared_key
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.keys.roles import partial_of, secrets_of
-from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
+from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.adder import EsaflAdder
 from flhe.schemes.esafl.keys import draw_own
@@ -116,28 +116,6 @@ def announced(message: bytes, stage: str, rank: int, scope: Any = SCOPE) -> byte
 # --- what all have in the end ---
 
 
-def test_all_have_the_pair_that_the_first_made() -> None:
-    first, message = pair()
-    epochs = [first, take(1, message), take(2, message)]
-    assert len({(e.scheme_public, e.scheme_secret) for e in epochs}) == 1
-    key = SecretKey.from_bytes(epochs[1].scheme_secret)
-    key.check(2048)
-    assert key.public.to_bytes() == epochs[2].scheme_public
-    told = key_pair.announced(message, IDS[0].public, SCOPE)
-    assert PublicKey.from_bytes(told).bits == 2048
-
-
-def test_all_have_the_sum_of_all() -> None:
-    done = [add(rank) for rank in range(SIZE)]
-    total = sum(own_of(state) for state in joints()[0])
-    for (epoch, _), state in zip(done, joints()[0], strict=True):
-        assert np.array_equal(key_of(epoch).total, total)
-        assert np.array_equal(key_of(epoch).own, own_of(state))
-    names = {announced(message, joint.SUM, rank) for rank, (_, message) in enumerate(done)}
-    assert names == {epoch.scheme_public for epoch, _ in done}
-    assert len(names) == 1
-
-
 def test_a_majority_opens_a_sum() -> None:
     assert len({epoch.scheme_public for epoch in shared()}) == 1
     adder: Any = ThresholdCkks().adder(SIZE, public=shared()[0].scheme_public)
@@ -163,6 +141,9 @@ def test_asked_twice_a_member_tells_the_same() -> None:
     assert again == first
     assert other != message
     assert take(1, other) == take(1, message)
+    assert take(1, message).scheme_public == key_pair.announced(message, IDS[0].public, SCOPE)
+    total = sum(own_of(state) for state in joints()[0])
+    assert np.array_equal(key_of(add(2)[0]).total, total)
     states, sent = joints()
     state, other = joint.share(IDS[1], states[1], ESAFL)
     assert state == states[1]
