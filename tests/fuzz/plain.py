@@ -16,17 +16,8 @@ from flhe.node.audit import Entry as AuditEntry
 from flhe.schemes import shell
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
-from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder
 from tests.fuzz.group import exchange, slot
-
-LIMIT = 1 << 20
-
-
-def fields(data: bytes) -> Any:
-    """What a decoder of values is given: some CBOR that is canonical."""
-    return canonical.loads(data, LIMIT, "value")
-
 
 # --- ciphertexts and their headers ---
 
@@ -97,17 +88,10 @@ def _audit() -> list[bytes]:
 def entries() -> Sequence[Decoder]:
     """All of them."""
     confirms, header, body = exchange().confirms, sparse().header(), _body(sparse())
-
     pieces = [b"one", b"two"]
 
     return (
         Decoder("CONFIRM at the relay", [confirms[1]], epoch.announced, ANY),
-        Decoder(
-            "layout",
-            [canonical.dumps(one.to_fields()) for one in (LAYOUT, Layout(()))],
-            lambda data: Layout.from_fields(fields(data)),
-            lambda layout: canonical.dumps(layout.to_fields()),
-        ),
         Decoder("ciphertext, small", [to_bytes(dense())], from_bytes, to_bytes),
         Decoder(
             "header of a sparse ciphertext",
