@@ -28,7 +28,6 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.keyed import JointKey
 from flhe.wire.canonical import dumps, loads
-from flhe_lab.variants.threshold.keys import ThresholdKey
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.group import IDS, RUN, SIZE, exchange
 from tests.fuzz.signed import (
@@ -159,35 +158,6 @@ def test_asked_twice_a_member_tells_the_same() -> None:
 
 
 # --- what the relay and colluders learn ---
-
-
-def pair_secrets() -> tuple[bytes, list[bytes]]:
-    first, message = pair()
-    assert f"<{len(first.scheme_secret)} bytes>" in repr(first)
-    key = SecretKey.from_bytes(first.scheme_secret)
-    raw = [n.to_bytes((n.bit_length() + 7) // 8, "big") for n in (key.p, key.q, key.h)]
-    return message, [*raw, *(each[::-1] for each in raw)]
-
-
-def joint_secrets() -> tuple[bytes, list[bytes]]:
-    (epoch, name), sent = add(0), joints()[1]
-    key = key_of(epoch)
-    secrets = key.own.tobytes(), key.total.astype("<i4").tobytes()
-    pieces = [secret[at : at + 24] for secret in secrets for at in range(0, len(secret), 97)]
-    return b"".join(sent) + name, [*pieces, plain_of(sent[0]).tobytes()[:24]]
-
-
-def shared_secrets() -> tuple[bytes, list[bytes]]:
-    shares = [ThresholdKey.from_bytes(e.scheme_secret).share.tobytes() for e in shared()]
-    pieces = [share[at : at + 16] for share in shares for at in range(0, len(share), 19_997)]
-    boxes = [box[-24:] for state in revealed()[0] for box in shown(state)]
-    return b"".join((*commits()[1], *itertools.chain(*revealed()[1]), finish(0)[1])), pieces + boxes
-
-
-@pytest.mark.parametrize("made", [pair_secrets, joint_secrets, shared_secrets])
-def test_the_relay_sees_no_secret(made: Callable[[], tuple[bytes, list[bytes]]]) -> None:
-    wire, secrets = made()
-    assert not any(secret in wire for secret in secrets)
 
 
 def test_the_sum_of_what_is_sent_is_the_sum_of_keys_and_no_part_of_it_is() -> None:
