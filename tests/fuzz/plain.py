@@ -16,6 +16,7 @@ from flhe.node.audit import Entry as AuditEntry
 from flhe.schemes import shell
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
+from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder
 from tests.fuzz.group import exchange, slot
 
@@ -92,6 +93,12 @@ def entries() -> Sequence[Decoder]:
 
     return (
         Decoder("CONFIRM at the relay", [confirms[1]], epoch.announced, ANY),
+        Decoder(
+            "layout",
+            [canonical.dumps(one.to_fields()) for one in (LAYOUT, Layout(()))],
+            lambda data: Layout.from_fields(canonical.loads(data, 1 << 20, "layout")),
+            lambda layout: canonical.dumps(layout.to_fields()),
+        ),
         Decoder("ciphertext, small", [to_bytes(dense())], from_bytes, to_bytes),
         Decoder(
             "header of a sparse ciphertext",

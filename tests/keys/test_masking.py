@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from flhe.errors import (
     FlheError,
     ProtocolError,
     QuorumError,
+    RangeError,
 )
 from flhe.keys.agreement import masking, pairs
 from flhe.keys.agreement.answers import box_key, check_answer
@@ -163,6 +165,8 @@ def test_whose_boxes_do_not_open() -> None:
             told.agree(0, told.survivors, (told.inbox(0) * 2)[:count])
     own = told.agree(0, told.survivors, told.inbox(0, {0: b"whatever"}))
     assert own == (told.agreed[0], told.signatures[0])
+    with pytest.raises(RangeError):
+        masking.deal(told.epochs[0], told.slot, np.array([1, Q], np.uint64))
 
 
 # --- UNMASK: what no member answers to ---

@@ -16,6 +16,7 @@ import pytest
 
 from flhe.coding.select import Select
 from flhe.coding.support import Support
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.mods import records
 from flhe.node.node import Node
@@ -142,7 +143,9 @@ def test_an_agreement_that_was_put_back_alone_is_not_finished_again(
     assert "not the last key agreement that was begun here" in site.log
 
 
-@pytest.mark.parametrize("what", ["older", "cut short", "of another federation", "session"])
+@pytest.mark.parametrize(
+    "what", ["older", "cut short", "of another federation", "put in its place", "session"]
+)
 def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
     group: Group, site: Site, what: str
 ) -> None:
@@ -156,12 +159,14 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
     elif what == "older":
         body = canonical.loads(keys.read_bytes(), 1 << 26, "keys")
         keys.write_bytes(canonical.dumps({**body, "v": 1}))
+    elif what == "put in its place":
+        keys.write_bytes(replace(Epoch.from_bytes(keys.read_bytes()), run_id=9).to_bytes())
     else:
         bad = site.run / "session" if what == "session" else keys
         bad.write_bytes(bad.read_bytes()[:-5])
     if what != "of another federation":
         assert "epoch" not in answer(site.ask("status"))
-        refused(group.ask(site, round_=2), 1020)
+        refused(group.ask(site, round_=2), 1014 if what == "put in its place" else 1020)
     group.renew()
     group.open(group.total(group.parts(2)), round=2)
     assert site.opened == [1, 2]
