@@ -300,11 +300,6 @@ def test_a_schemes_own_limit_holds() -> None:
 # --- what the roster's sites agreed on ---
 
 
-def limited(path: pathlib.Path, limits: dict[str, Any]) -> dict[str, object]:
-    """Node config that pins a roster with these limits."""
-    return pin(path / "limited", replace(roster("*"), limits=Limits(limits)))
-
-
 STRICTER: list[tuple[str, Any, Any, Any]] = [
     # setting, what the roster says, what the node says, what holds; the rest is `Limits.tighten`
     ("min-bits", 152, 112, 152),
@@ -320,6 +315,6 @@ STRICTER: list[tuple[str, Any, Any, Any]] = [
 def test_the_stricter_of_roster_and_node_holds(
     tmp_path: pathlib.Path, setting: str, agreed: Any, own: Any, holds: Any
 ) -> None:
-    config = limited(tmp_path, {setting: agreed})
+    config = pin(tmp_path / "limited", replace(roster("*"), limits=Limits({setting: agreed})))
     said = {} if own is None else {f"flhe-{setting}": own}
     assert of_node({**config, **said}).limits[setting] == holds
