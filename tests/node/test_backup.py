@@ -65,6 +65,8 @@ def test_the_key_of_models_is_derived_from_the_groups() -> None:
     key = HKDF(bytes([7]) * 32, 32, b"", SHA256, context=info)  # type: ignore[arg-type]
     assert (ModelKey.of(agreed).key, MODELS[0].key) == (key, key)
     assert repr(key)[2:-1] not in repr(MODELS[0])
+    stored = loads(MODELS[0].to_bytes(), MAX_FILE, "test")
+    assert (stored["v"], stored["kind"], stored["key"]) == (1, "flhe-model-key", key)
 
 
 def test_the_format() -> None:
