@@ -60,11 +60,14 @@ def of_node(
     )
 
 
-def test_a_pinned_roster(pinned: dict[str, object]) -> None:
+def test_a_pinned_roster(pinned: dict[str, object], tmp_path: pathlib.Path) -> None:
     policy = of_node(pinned)
     assert (policy.trust, policy.roster) == ("pinned", roster())
     assert (policy.schemes, policy.metrics) == (allowed(), METRICS)
     assert of_node({**pinned, "flhe-trust": "pinned"}, simulated=True).roster == roster()
+    bounds = replace(roster(), limits=Limits({"min-bits": 152, "server-reads": True}))
+    holds = of_node({**pin(tmp_path / "limited", bounds), "flhe-min-bits": 112}).limits
+    assert (holds["min-bits"], holds["server-reads"]) == (152, False)  # the stricter of both
     for change, says in (
         ({"flhe-roster-hash": ""}, "pin the roster's hash too"),
         ({"flhe-roster-hash": "00" * 32}, "this node pins 0000"),
@@ -295,26 +298,3 @@ def test_a_schemes_own_limit_holds() -> None:
         of_node(FIRST_USE).check_terms(terms)
     of_node({**FIRST_USE, "flhe-paillier-subgroup": True}).check_terms(terms)
     of_node({}, simulated=True).check_terms(terms)
-
-
-# --- what the roster's sites agreed on ---
-
-
-STRICTER: list[tuple[str, Any, Any, Any]] = [
-    # setting, what the roster says, what the node says, what holds; the rest is `Limits.tighten`
-    ("min-bits", 152, 112, 152),
-    ("fresh-keys", True, None, True),
-    ("min-select", 0.5, 0.1, 0.5),
-    ("server-reads", True, None, False),
-    ("server-reads", False, True, False),
-    ("min-members", 3, 2, 3),
-]
-
-
-@pytest.mark.parametrize(("setting", "agreed", "own", "holds"), STRICTER)
-def test_the_stricter_of_roster_and_node_holds(
-    tmp_path: pathlib.Path, setting: str, agreed: Any, own: Any, holds: Any
-) -> None:
-    config = pin(tmp_path / "limited", replace(roster("*"), limits=Limits({setting: agreed})))
-    said = {} if own is None else {f"flhe-{setting}": own}
-    assert of_node({**config, **said}).limits[setting] == holds
