@@ -260,12 +260,16 @@ def clear(ratio: float = 0.5, rule: str = "sensitivity", noise: Laplace | None =
 SELECT = {"flhe-min-select": 0.1}
 LAYERS = {**SELECT, "flhe-select-rules": "layers"}
 NOISY = {**SELECT, "flhe-min-noise": 0.5}
+OPEN = Terms(codec=update_codec(top_k=0.1, permute=False))
 
 
 @pytest.mark.parametrize(
     ("config", "terms", "refused"),
     [
         ({}, Terms(), ""),
+        ({}, Terms(codec=update_codec(top_k=0.1)), ""),
+        ({}, OPEN, "with permute=False, which reveals"),
+        ({"flhe-unpermuted": True}, OPEN, ""),
         ({}, clear(0.99), "encrypts 1 or more"),
         (SELECT, clear(0.1), ""),
         (SELECT, clear(0.0999), "0.0999 of each update"),
