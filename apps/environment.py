@@ -14,6 +14,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
 from flhe.errors import ConfigError
+from flhe.wire import files
 
 FLOWER_CONFIG = """\
 [superlink]
@@ -57,7 +58,9 @@ def environment(nodes: Path, scratch: Path) -> dict[str, str]:
 
 def data_home() -> Path:
     """Return the directory of flhe's files among the user's data; it may not exist yet."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share").absolute() / "flhe"
+    return (
+        Path(os.environ.get("XDG_DATA_HOME") or files.home() / ".local/share").absolute() / "flhe"
+    )
 
 
 @contextmanager

@@ -53,10 +53,10 @@ def save_sealed(result: Result, path: str | Path) -> None:
 def write_private(path: str | Path, pieces: Iterable[bytes]) -> None:
     """Write a file for its owner only (0600); ConfigError if that fails, and an older one stays."""
     try:
-        files.replace(Path(path), pieces)
+        files.replace(Path(path), pieces, "its directory")
     except StoreError as error:
         raise ConfigError(
-            f"the final model cannot be written to {str(path)!r} ({f'{error}'.rpartition(': ')[2]}): "
+            f"the final model cannot be written to {str(path)!r} ({error}): "
             "name a file in a directory that exists and is yours"
         ) from None
 

@@ -35,7 +35,7 @@ from flhe.math.buffers import let_go
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import SECRET, U32, U64, Hash, size, within
 from flhe.wire.files import Buffer
-from flhe.wire.record import Form, Record, frame
+from flhe.wire.record import Form, Record, frame, unframe
 from flhe.wire.secret import Random
 
 FAMILY = b"flhe-seal/"
@@ -151,13 +151,9 @@ def _split(pieces: _Pieces) -> tuple[bytes, Head]:
         raise ProtocolError(
             "sealed box: of another version of flhe, which alone can open it; this one reads version 3"
         )
-    if len(start) < len(MAGIC) + 4 or not start.startswith(MAGIC):
-        raise ProtocolError("sealed box: it does not start like one")
     length = int.from_bytes(start[len(MAGIC) :], "big")
-    if length > min(MAX_HEAD, pieces.left):
-        raise ProtocolError("sealed box: the head is longer than it may be")
-    encoded = bytes(pieces.take(length))
-    return start + encoded, Head.from_bytes(encoded)
+    start += bytes(pieces.take(min(length, MAX_HEAD)))
+    return start, unframe(Head, start, MAGIC)[0]
 
 
 def _cipher(key: ModelKey, head: Head) -> AESGCM:

@@ -6,8 +6,6 @@ restored backup. `flhe open` writes the model's arrays.
 
 from __future__ import annotations
 
-import os
-import secrets
 import zipfile
 from itertools import product
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flhe.coding.flatten import BFLOAT16
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.seal import ModelKey
@@ -60,17 +58,11 @@ def write_model(model: Model, out: Path) -> None:
                 "write a .pt file"
             )
     save = _save_torch if out.suffix == ".pt" else _save_numpy
-    # An older model stays until the new one is complete. A known name could be another's link.
-    part = out.with_name(f".{secrets.token_hex(8)}")
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | files.SAFE, 0o600)
-        with os.fdopen(handle, "wb") as file:
+        with files.writing(out, "its directory") as file:
             save(model, file)
-        part.replace(out)
-    except OSError as error:
-        raise ConfigError(f"--output {out}: cannot be written ({error.strerror})") from None
-    finally:
-        part.unlink(missing_ok=True)
+    except StoreError as error:
+        raise ConfigError(f"--output {out}: {error}") from None
 
 
 def _save_numpy(model: Model, file: Any) -> None:

@@ -282,8 +282,13 @@ class Policy:
                 f"answers of this one go into none of fewer than {self.min_contributors}: set "
                 "min_replies in SecureSum, or lower flhe-min-contributors in the node config"
             )
-        if self.limits["max-epsilon"] and not contract.asks:
-            self._check_private(contract.terms)
+        private = contract.asks or contract.terms.codec.mechanism is not None
+        if self.limits["max-epsilon"] and not private:
+            raise PolicyError(
+                "the server asked for a run without differential privacy, and this site has a privacy "
+                "budget: use dp_fedsgd or dp_fedavg as the strategy, or set "
+                f"{self._setting('max-epsilon')} to 0"
+            )
         name = contract.hash().hex()
         if self.accepted and name not in self.accepted:
             raise PolicyError(
@@ -354,14 +359,6 @@ class Policy:
 
         if terms.select.clear:
             self._check_clear(terms)
-
-    def _check_private(self, terms: Terms) -> None:
-        if terms.codec.mechanism is None:
-            raise PolicyError(
-                "the server asked for a run without differential privacy, and this site has a privacy "
-                "budget: use dp_fedsgd or dp_fedavg as the strategy, or set "
-                f"{self._setting('max-epsilon')} to 0"
-            )
 
     def _check_clear(self, terms: Terms) -> None:
         select = terms.select

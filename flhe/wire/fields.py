@@ -43,9 +43,9 @@ def size(*sizes: int) -> Rule:
     return Rule(f"{most} bytes" + ", or none" * (0 in sizes), lambda value: len(value) in sizes)
 
 
-def within(least: int, most: int) -> Rule:
-    """Return a rule for an integer from `least` to `most`."""
-    return Rule(f"an integer, {least} to {most}", lambda value: least <= value <= most)
+def within(least: int, most: int, what: str = "an integer") -> Rule:
+    """Return a rule for a number from `least` to `most`."""
+    return Rule(f"{what}, {least} to {most}", lambda value: least <= value <= most)
 
 
 def bits(count: int) -> Rule:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-from flhe.errors import StoreError
+from flhe.errors import ConfigError, StoreError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,6 +38,16 @@ PATIENCE_S = 30.0
 """Longest wait for a lock, in seconds."""
 
 _POLL_S = 0.05
+
+
+def home() -> Path:
+    """Return the user's home directory; ConfigError if the system knows none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            "this user's home directory is unknown: set HOME to a directory that is the user's own"
+        ) from None
 
 
 def make_private(path: Path, where: str = HOME) -> None:
@@ -83,7 +94,8 @@ def create(path: Path, data: bytes, where: str = HOME) -> bool:
         except FileExistsError:
             return False
         try:
-            _write_all(handle, [data])
+            with _flushed(handle) as file:
+                file.write(data)
             _sync(path.parent)
         except BaseException:
             with suppress(StoreError):  # the first error says more
@@ -92,18 +104,29 @@ def create(path: Path, data: bytes, where: str = HOME) -> bool:
         return True
 
 
-def replace(path: Path, chunks: Iterable[Buffer]) -> None:
-    """Write a file from buffers that come one at a time; on any error the older one stays."""
-    with os_errors("write"):
+@contextmanager
+def writing(path: Path, where: str = HOME) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of `path` at the end; on any error the older one stays.
+
+    A known name could be another user's link, so it is written under a random one.
+    """
+    with os_errors("write", where):
         beside = path.parent / f".{secrets.token_hex(8)}"
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o600)
         try:
-            _write_all(handle, chunks)
+            with _flushed(handle) as file:
+                yield file
             beside.replace(path)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
         _sync(path.parent)
+
+
+def replace(path: Path, chunks: Iterable[Buffer], where: str = HOME) -> None:
+    """Write a file from buffers that come one at a time, as `writing` does."""
+    with writing(path, where) as file:
+        file.writelines(chunks)
 
 
 def replace_erasing(path: Path, chunks: Iterable[Buffer]) -> None:
@@ -181,7 +204,8 @@ def erase(path: Path) -> None:
             return
         size = os.fstat(handle).st_size
         try:
-            _write_all(handle, (bytes(min(size - at, 1 << 20)) for at in range(0, size, 1 << 20)))
+            with _flushed(handle) as file:
+                file.writelines(bytes(min(size - at, 1 << 20)) for at in range(0, size, 1 << 20))
         finally:
             path.unlink(missing_ok=True)  # another process sweeps it too
             _sync(path.parent)
@@ -259,11 +283,11 @@ def private_umask() -> Iterator[None]:
         os.umask(before)
 
 
-def _write_all(handle: int, chunks: Iterable[Buffer]) -> None:
-    """Write chunks to a file, and close it once they are on the disk."""
+@contextmanager
+def _flushed(handle: int) -> Iterator[IO[bytes]]:
+    """Write to a file, and close it once all is on the disk."""
     with os.fdopen(handle, "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
+        yield file
         file.flush()
         os.fsync(handle)
 

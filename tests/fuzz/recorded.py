@@ -144,15 +144,6 @@ class Moment:
         """Put the node's directory back to what it was."""
         put(self.home, self.before)
 
-    def secrets(self) -> list[bytes]:
-        """What must never leave the node: its identity's seed, and keys of epochs."""
-        out = [self.before.get("identity.key")]
-        for name, content in (*self.before.items(), *self.after.items()):
-            if name.startswith("epochs/") and content:
-                epoch = Epoch.from_bytes(content)
-                out += [epoch.group_key, *epoch.pair_keys, epoch.scheme_secret[:64]]
-        return [bytes(secret) for secret in out if secret]
-
 
 def taken(home: Path) -> Disk:
     """All that is in a directory."""
@@ -218,6 +209,18 @@ def moments(name: str) -> tuple[Moment, ...]:
         strategy.start(grid, initial() if case.served else None, num_rounds=case.rounds)
         grid.close()
     return tuple(recorder.moments)
+
+
+@functools.cache
+def secrets(name: str) -> list[bytes]:
+    """What no reply of a federation may hold: its nodes' seeds, and the keys of their epochs."""
+    out: set[bytes] = set()
+    for content in (disk for m in moments(name) for disk in (m.before, m.after)):
+        out.add(content.get("identity.key") or b"")
+        for data in (data for path, data in content.items() if path.startswith("epochs/")):
+            epoch = Epoch.from_bytes(data or b"")
+            out |= {epoch.group_key, *epoch.pair_keys, epoch.scheme_secret[:64]}
+    return [bytes(secret) for secret in out if secret]
 
 
 def federation(case: Case, path: Path, name: str = "") -> tuple[Puppets, Recorder]:

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import broadcast, epoch, joint, key_pair, pairs, shared_key
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.seal import ModelKey
+from flhe.node import backup
+from flhe.node.backup import Backup
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.seal_keys import SealSecret
+from flhe.training.session import Session
+from flhe.training.terms import Terms
+from flhe.training.vouching import Holding
 from flhe.wire import canonical
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, exchange, replaced, source
+from tests.fuzz.stored import models
 from tests.keys.agreement import CONTRACT, opened, resigned
 
 E, OTHER = exchange(), exchange(1)
@@ -30,7 +38,7 @@ SCOPE = RUN, 0, E.epochs[0].id, CONTRACT
 
 # --- the agreement of an epoch ---
 
-TO_ME, PAST_ME = E.share(1, 0), E.share(1, 2)
+TO_ME = E.share(1, 0)
 
 
 def _share(data: bytes) -> None:
@@ -39,12 +47,6 @@ def _share(data: bytes) -> None:
 
 def _confirm(data: bytes) -> None:
     epoch.confirm(IDS[0], E.shared[0], replaced(E.shares, TO_ME, data))
-
-
-def _confirm_of_others(data: bytes) -> None:
-    """What two others say to each other: unreadable here, but all must have seen the same."""
-    state, own = epoch.confirm(IDS[0], E.shared[0], replaced(E.shares, PAST_ME, data))
-    epoch.finish(state, [own, *E.confirms[1:]])
 
 
 def _finish(data: bytes) -> None:
@@ -67,10 +69,6 @@ def pair(number: int = 0, adder: Any = PAILLIER) -> tuple[epoch.Epoch, bytes]:
 
 def _take(data: bytes, adder: Any = PAILLIER) -> None:
     key_pair.take(E.epochs[1], data, adder)
-
-
-def _announced(data: bytes) -> None:
-    key_pair.announced(data, IDS[0].public, SCOPE)
 
 
 def _leader_lies(secret: bytes, adder: Any = PAILLIER) -> None:
@@ -96,10 +94,6 @@ def _add(data: bytes) -> None:
 def joint_sum(number: int) -> bytes:
     states, messages = joints(number)
     return joint.add(IDS[1], states[1], messages, ESAFL)[1]
-
-
-def _sum_announced(data: bytes) -> None:
-    broadcast.announced(data, joint.SUM, IDS[1].public, SCOPE)
 
 
 @functools.cache
@@ -171,14 +165,38 @@ def _unseal(data: bytes) -> None:
         raise ProtocolError("of another round")
 
 
-def _of_ckks(decode: Any) -> Any:
-    return functools.partial(decode, adder=CKKS)
+# --- what members sign of their models, and what a site keeps of its own ---
+
+PASSPHRASE = "correct horse battery staple"
+CHEAP = mock.patch.object(backup, "COST", 1 << 4)
+"""A guess takes half a second otherwise, and 128 MiB."""
+
+
+def _holding(round_: int = 3) -> Holding:
+    model = replace(models()[0], round=round_)
+    return Session(E.epochs[0], Terms(), model.layout).holding(model, bytes(32))
+
+
+def _vouch(data: bytes) -> None:
+    _holding().check(data, [IDS[1].public])
+
+
+def _backup() -> list[bytes]:
+    with CHEAP:
+        kept = Backup(IDS[0].seed, (ModelKey.of(E.epochs[0]),))
+        return [kept.seal(PASSPHRASE, source("backup"))]
+
+
+def _restore(data: bytes) -> Backup:
+    with CHEAP:
+        return Backup.unseal(data, PASSPHRASE)
 
 
 def entries() -> Sequence[Decoder]:
     """All of them."""
     rest, room = [*E.hellos[2:], OTHER.hellos[1]], 16 << 20
     magic = len(seal.MAGIC)
+    vouchers = [_holding().sign(IDS[rank]) for rank in range(4)]
 
     def another_key() -> list[bytes]:
         return [SealSecret.generate("2048", source("another key")).to_bytes()]
@@ -187,13 +205,14 @@ def entries() -> Sequence[Decoder]:
         """One whose message of another agreement is refused, too."""
         return Decoder(name, lambda: [made(0)], decode, NEVER, lambda: [made(1)], room=room)
 
-    def secret(adder: Any) -> Any:
-        return lambda: [pair(0, adder)[0].scheme_secret]
+    def by_a_liar(name: str, adder: Any, *more: Any) -> Decoder:
+        """A pair with another secret key."""
+        lies, own = functools.partial(_leader_lies, adder=adder), [pair(0, adder)[0].scheme_secret]
+        return Decoder(f"KEY-PAIR of {name} by a liar", own, lies, NEVER, *more, room=room)
 
     return (
         Decoder("ADVERTISE", [E.hellos[1]], _share, NEVER, rest),
-        Decoder("SHARE to me", [TO_ME], _confirm, NEVER, [PAST_ME, OTHER.share(1, 0)]),
-        Decoder("SHARE past me", [PAST_ME], _confirm_of_others, NEVER, [TO_ME, OTHER.share(1, 2)]),
+        Decoder("SHARE", [TO_ME], _confirm, NEVER, [E.share(1, 2), OTHER.share(1, 0)]),
         Decoder("CONFIRM", [E.confirms[1]], _finish, NEVER, [*E.confirms[2:], OTHER.confirms[1]]),
         Decoder(
             "CONFIRM by a liar",
@@ -201,24 +220,16 @@ def entries() -> Sequence[Decoder]:
             lambda payload: _finish(resigned(IDS[1], E.confirms[1], payload)),
             NEVER,
         ),
-        of_two("KEY-PAIR of Paillier", lambda n: pair(n)[1], _take),
-        of_two("KEY-PAIR at the relay", lambda n: pair(n)[1], _announced),
-        Decoder("KEY-PAIR of Paillier by a liar", secret(PAILLIER), _leader_lies, NEVER),
-        Decoder("KEY-PAIR of CKKS", lambda: [pair(0, CKKS)[1]], _of_ckks(_take), NEVER, room=room),
-        Decoder(
-            "KEY-PAIR of CKKS by a liar",
-            secret(CKKS),
-            _of_ckks(_leader_lies),
-            NEVER,
-            another_key,
-            room=room,
-        ),
+        of_two("KEY-PAIR", lambda n: pair(n)[1], _take),
+        by_a_liar("Paillier", PAILLIER),
+        by_a_liar("CKKS", CKKS, another_key),
         of_two("JOINT", lambda n: joints(n)[1][1], _add),
-        of_two("JOINT-SUM at the relay", joint_sum, _sum_announced),
         of_two("KEY-COMMIT", lambda n: commits(n)[1][1], _reveal),
         of_two("KEY-REVEAL", lambda n: reveals(n)[1][0], _finish_shared, room),
         Decoder("KEY-REVEAL by a liar", _shown, _liar_reveals, ANY, room=room),
         of_two("KEY-SHARED at the relay", shared_name, _shared_announced),
         Decoder("sealed box", [_box(bytes(40))], _unseal, NEVER, [_box(bytes(40), 4)], magic),
         Decoder("sealed box, unread", [_box(b"x")], seal.peek, ANY, head=magic),
+        Decoder("voucher", [vouchers[1]], _vouch, NEVER, [vouchers[2], _holding(4).sign(IDS[1])]),
+        Decoder("backup", _backup, _restore, NEVER),
     )

@@ -1,7 +1,6 @@
-"""Files of a state directory and of a server: a bad disk, or somebody who got at it, wrote them.
+"""Files of a state directory and of a server that are more than a record, as a bad disk has them.
 
-What is taken encodes to the same bytes, so nothing is lost or made up on the way. Most are read as a
-node and a server read them, in directories of theirs.
+What is taken encodes to the same bytes, so nothing is lost or made up on the way.
 """
 
 from __future__ import annotations
@@ -17,45 +16,25 @@ from flwr.app import ArrayRecord
 
 from flhe.coding.support import Support
 from flhe.mods import records
-from flhe.node.node import Node, _output
-from flhe.node.policy import Policy
-from flhe.node.store import Store
+from flhe.node.node import StoredOutput, _output
+from flhe.schemes.sealed import Sealed
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
 from flhe.training.chain import Link
-from flhe.training.contract import Contract
 from flhe.training.draft import MAGIC as DRAFT
 from flhe.training.draft import Draft
 from flhe.training.model import MAGIC as MODEL
 from flhe.training.model import Model
-from flhe.wire import canonical
+from flhe.wire.record import frame
 from tests.fuzz.decoders import ANY, Decoder, Encode
 from tests.fuzz.group import IDS, ROSTER, RUN, exchange, scratch
 from tests.fuzz.plain import LAYOUT, dense, sparse
 from tests.keys.agreement import CONTRACT
 
-# --- a node's directory ---
 
-
-@functools.cache
-def node() -> Node:
-    """A node with an agreement under way, an epoch and an update that is kept."""
-    home = scratch() / "node"
-    store = Store(home)
-    Path(home / "identity.key").write_bytes(bytes([1]) * 32)
-    (home / "identity.key").chmod(0o600)
-    mine = Node(Policy(home, trust="first-use"), store, store.identity(), RUN)
-    mine.save_agreement(exchange().advertised[0], Contract())
-    mine.start_session(exchange().epochs[0], Contract())
-    mine.save_agreement(exchange().confirmed[0], Contract())
-    mine.save_output(sparse(), b"envelope")
-    return mine
-
-
-def _output_bytes(kept: tuple[Any, bytes]) -> bytes:
+def _output_bytes(kept: tuple[Sealed, bytes]) -> bytes:
     sealed, envelope = kept
-    head = canonical.dumps([sealed.header(), envelope])
-    return len(head).to_bytes(4, "big") + head + b"".join(map(bytes, sealed.body()))
+    return b"".join([frame(StoredOutput(sealed.header(), envelope)), *map(bytes, sealed.body())])
 
 
 # --- a server's directory ---
@@ -81,14 +60,6 @@ def server() -> Path:
 
 def ledger() -> Ledger:
     return Ledger.load(server(), CONTRACT)
-
-
-def _whole() -> Ledger:
-    """With the round of its checkpoint as it is written, whether or not the file is of that round."""
-    kept = ledger()
-    body = canonical.loads((server() / "ledger").read_bytes(), 1 << 20, "ledger")
-    kept.box_round = body["box_round"]
-    return kept
 
 
 def _sum_bytes(kept: tuple[bytes, ArrayRecord]) -> bytes:
@@ -150,32 +121,21 @@ def drafts() -> list[Draft]:
 
 def entries() -> Sequence[Decoder]:
     """All of them."""
-    epoch = f"epochs/{exchange().epochs[0].id.hex()}"
 
-    def at_node(name: str, file: str, read: Callable[[Node], Any], *how: Any, **more: Any) -> Any:
-        return file_of(name, lambda: node().policy.home / file, lambda: read(node()), *how, **more)
-
-    def at_server(name: str, file: str, read: Callable[[], Any], *how: Any, **more: Any) -> Any:
-        return file_of(name, lambda: server() / file, read, *how, **more)
+    def at_server(name: str, file: str, read: Callable[[], Any], encode: Encode) -> Decoder:
+        return file_of(name, lambda: server() / file, read, encode, head=0)
 
     def box() -> Any:
         return ledger().box, ledger().box_round, ledger().vouchers
 
+    def output(data: bytes) -> Any:
+        return _output(memoryview(data))
+
+    kept = _output_bytes((sparse(), b"envelope"))
     return (
-        at_node("keys of an epoch", epoch, Node.usable_epoch, ANY),
-        at_node("journal", f"runs/{RUN}/journal", lambda mine: mine.book.enter(), ANY),
-        at_node(
-            "kept update",
-            f"runs/{RUN}/outbox",
-            lambda mine: mine._kept("outbox", _output),
-            _output_bytes,
-            head=0,
-        ),
-        at_node("agreement under way", f"runs/{RUN}/agreement", Node._agreement, ANY),
-        at_node("identity", "identity.key", lambda mine: mine.store.identity(), ANY),
-        at_server("ledger", "ledger", _whole, Ledger.to_bytes),
-        at_server("kept sum of a ledger", "sum-3", lambda: ledger().sums[3], _sum_bytes, head=0),
-        at_server("kept checkpoint of a ledger", "checkpoint", box, ANY, head=0),
+        Decoder("kept update", [kept], output, _output_bytes, head=0),
+        at_server("kept sum of a ledger", "sum-3", lambda: ledger().sums[3], _sum_bytes),
+        at_server("kept checkpoint of a ledger", "checkpoint", box, ANY),
         Decoder("model", [*map(_joined, models())], Model.from_bytes, _joined, head=len(MODEL)),
         Decoder("draft", [*map(_joined, drafts())], Draft.from_bytes, _joined, head=len(DRAFT)),
     )

@@ -32,7 +32,7 @@ from flhe.training.model import Model
 from flhe.wire import canonical
 from tests.fuzz.decoders import in_time
 from tests.fuzz.messages import mutated
-from tests.fuzz.recorded import CASES, Disk, Moment, ageless, federation, moments, taken
+from tests.fuzz.recorded import CASES, Disk, Moment, ageless, federation, moments, secrets, taken
 from tests.mods.harness import SECRET, SLUGS, wire
 from tests.strategies.puppets import Log, Puppets, initial
 
@@ -135,7 +135,7 @@ def judged(moment: Moment, reply: Message) -> str:
         assert code != INTERNAL, (moment.home / "errors.log").read_text()[-1500:]
         return str(code)
     said = wire(reply)
-    assert not any(secret in said for secret in moment.secrets())
+    assert not any(secret in said for secret in secrets(moment.case))
     return "answered"
 
 

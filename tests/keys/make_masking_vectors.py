@@ -12,7 +12,7 @@ from typing import Any
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.PublicKey import ECC
 
-from tests.keys.make_vectors import SUITE, signed
+from tests.keys.make_vectors import SUITE, roster, signed
 from tests.reference.field import Q, elements
 from tests.reference.shamir import shared
 from tests.reference.wire import cbor, columns, hkdf, little, little_read
@@ -48,17 +48,10 @@ class Members:
         )
         self.publics = [public for public, _, _ in self._signing]
         self.seeds = [seed for _, _, seed in self._signing]
-        self.roster = cbor(
-            {
-                "v": 4,
-                "members": [[f"site-{i}", public] for i, public in enumerate(self.publics)],
-                "collusion": collusion,
-                "min_survivors": 2,
-                "schemes": ["*"],
-                "revoked": [],
-                "limits": [[]],
-            }
-        )
+        members = [[f"site-{i}", public.hex()] for i, public in enumerate(self.publics)]
+        bounds = {"collusion": collusion, "min_survivors": 2, "schemes": ["*"]}
+        made = roster({"members": members, "revoked": [], "limits": {}, **bounds})
+        self.roster = bytes.fromhex(made["roster"])
         self.group_key = sha(name, "group")
         self.slot = [
             2**64 - 3,

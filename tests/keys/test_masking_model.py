@@ -20,6 +20,7 @@ from flwr.app import Message
 from flhe.keys.agreement.answers import check_answer
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.node.witness import Witness
+from tests.fuzz.recorded import Disk, put, taken
 from tests.mods.harness import Site, answer, refused, update
 from tests.mods.masked import Masked, answer_in, signature_in
 
@@ -118,8 +119,6 @@ def alphabet(rules: Thresholds, rank: int) -> list[Letter]:
 
 # --- the real stages are such a member ---
 
-Disk = dict[str, bytes]
-
 
 class Node:
     """One site among others who have dealt in every attempt; its disk can be rolled back."""
@@ -143,21 +142,8 @@ class Node:
 
     def disk(self) -> Disk:
         """Everything that lasts but logs; locks are empty."""
-        paths = (path for path in self.site.home.rglob("*") if path.is_file())
-        return {
-            str(path.relative_to(self.site.home)): path.read_bytes()
-            for path in paths
-            if not path.name.endswith(".log") and not path.name.startswith("lock")
-        }
-
-    def put_back(self, disk: Disk) -> None:
-        for name in self.disk().keys() - disk.keys():
-            (self.site.home / name).unlink()
-        for name, data in disk.items():
-            path = self.site.home / name
-            if not path.exists() or path.read_bytes() != data:
-                path.write_bytes(data)
-                path.chmod(0o600)
+        found = taken(self.site.home).items()
+        return {n: d for n, d in found if not (n.endswith(".log") or n.startswith("lock"))}
 
     @functools.cache  # noqa: B019
     def signature(self, rank: int, attempt: int, survivors: Set) -> bytes:
@@ -224,7 +210,7 @@ def test_a_node_is_such_a_member(
         member, disk, sent = queue.pop()
         seen += 1
         for letter in letters:
-            node.put_back(disk)
+            put(node.site.home, disk)
             reply = node.asked(letter)
             said, then = member.hears(rules, letter)
             node.check(said, letter, reply, sent)

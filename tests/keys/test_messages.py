@@ -84,37 +84,25 @@ def test_what_is_signed_by_whom() -> None:
     for senders in ({OTHER.public}, set[bytes]()):
         with pytest.raises(ProtocolError, match="not a member"):
             ENVELOPE.verify({}, senders=senders)
-
-
-def test_own_mistakes() -> None:
-    for act, says in (
-        (lambda: Envelope.seal(OTHER, HEADER, b""), "another key"),
-        (lambda: HEADER.check({"rank": 1}), "do not have"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            act()
-
-
-def test_length_is_bounded_before_parsing() -> None:
+    with pytest.raises(ConfigError, match="another key"):
+        Envelope.seal(OTHER, HEADER, b"")
+    with pytest.raises(ConfigError, match="do not have"):
+        HEADER.check({"rank": 1})
     with pytest.raises(ProtocolError, match="at most 100"):
         Envelope.from_bytes(ENVELOPE.to_bytes(), 100)
 
 
 def test_hkdf_binds_label_context_and_their_borders() -> None:
-    keys = [
-        *(hkdf(b"k", "a"), hkdf(b"k", "b"), hkdf(b"K", "a"), hkdf(b"k", "a", salt=b"s")),
-        *(hkdf(b"k", "a", "bc", "d"), hkdf(b"k", "a", "b", "cd"), hkdf(b"k", "a", b"b", "cd")),
-        *(hkdf(b"k", "a", 1), hkdf(b"k", "a", 2)),
-    ]
+    """By the second implementation, vectors show what each key is of."""
+    keys = [hkdf(b"k", "a", "bc", "d"), hkdf(b"k", "a", "b", "cd"), hkdf(b"k", "a", b"b", "cd")]
     assert len(set(keys)) == len(keys)
-    assert repr(keys[0]) == "<32 bytes>"
-    for call, says in (
-        (lambda: hkdf(b"k", ""), "the label is empty"),
-        (lambda: hkdf(b"", "a"), "the secret is empty"),
-        (lambda: hkdf(b"k", "a", 1.5), "cannot encode"),  # type: ignore[arg-type]
+    for arguments, says in (
+        ((b"k", ""), "the label is empty"),
+        ((b"", "a"), "the secret is empty"),
+        ((b"k", "a", 1.5), "cannot encode"),
     ):
         with pytest.raises(ConfigError, match=says):
-            call()
+            hkdf(*arguments)  # type: ignore[arg-type]
 
 
 def test_pair_keys_are_bound() -> None:

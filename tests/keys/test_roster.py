@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError, QuorumError
 from flhe.keys.identity import Identity
-from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
+from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.pinned import load_pinned
-from flhe.keys.roster.roster import ANY, MAX_BYTES, MAX_MEMBERS, Member, Roster
+from flhe.keys.roster.roster import ANY, MAX_MEMBERS, Member, Roster
 from flhe.wire.canonical import dumps
 from tests.keys import make_vectors
 
@@ -40,7 +40,9 @@ def test_order_of_writing_does_not_matter(order: list[int], gone: list[int]) -> 
     assert shuffled == replace(ONE, revoked=tuple(KEYS[5:]))
     assert list(shuffled.publics) == sorted(KEYS[:5])
     assert shuffled.revoked == tuple(sorted(KEYS[5:]))
-    assert shuffled.hash == hashlib.sha256(shuffled.to_bytes()).digest()
+    assert [ONE.rank(member.public) for member in ONE.members] == list(range(5))
+    assert (ONE.allows("eshe"), ONE.allows("sash")) == (True, False)
+    assert roster(schemes=(ANY,)).allows("sash")
 
 
 @pytest.mark.parametrize("case", make_vectors.cases("roster"), ids=lambda case: case["name"])
@@ -66,9 +68,7 @@ def test_vector(case: dict[str, Any]) -> None:
 def test_the_largest_roster_fits() -> None:
     keys = [Identity(i.to_bytes(32, "big")).public for i in range(2 * MAX_MEMBERS)]
     members = tuple(Member(f"{i:064d}", key) for i, key in enumerate(keys[:MAX_MEMBERS]))
-    schemes = tuple(f"{i:064d}" for i in range(64))
-    one = Roster(members, 1, 2, schemes, tuple(keys[MAX_MEMBERS:]))
-    assert len(one.to_bytes()) < MAX_BYTES
+    one = Roster(members, 1, 2, tuple(f"{i:064d}" for i in range(64)), tuple(keys[MAX_MEMBERS:]))
     assert Roster.from_bytes(one.to_bytes()) == one
 
 
@@ -95,13 +95,6 @@ def test_a_member_is_removed_for_good() -> None:
     assert (back.name(KEYS[8]), back.revoked) == ("site-2", (KEYS[2],))
     with pytest.raises(ConfigError, match="3 members, collusion 1 and min_survivors 4 need 4"):
         without(without(roster(5, collusion=1, min_survivors=4), KEYS[0]), KEYS[1])
-
-
-def test_rank_name_and_schemes() -> None:
-    assert [ONE.rank(m.public) for m in ONE.members] == list(range(5))
-    assert ONE.name(KEYS[3]) == "site-3"
-    assert (ONE.allows("eshe"), ONE.allows("sash")) == (True, False)
-    assert roster(schemes=(ANY,)).allows("sash")
 
 
 @pytest.mark.parametrize(
@@ -157,14 +150,9 @@ def test_load_pinned(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read") as caught:
         load_pinned(tmp_path / "missing", ONE.hash.hex())
     assert "missing" not in str(caught.value)
-
-
-def test_a_damaged_file_is_not_pinned(tmp_path: Path) -> None:
-    path, data = tmp_path / "roster", ONE.to_bytes()
-    for bad in (b"", b"not a roster", data[:-1], data + b"\x00"):
-        path.write_bytes(bad)
-        with pytest.raises(ConfigError, match="the roster file cannot be used"):
-            load_pinned(path, ONE.hash.hex())
+    path.write_bytes(ONE.to_bytes()[:-1])
+    with pytest.raises(ConfigError, match="the roster file cannot be used"):
+        load_pinned(path, ONE.hash.hex())
 
 
 def test_first_use() -> None:
@@ -179,43 +167,24 @@ def test_first_use() -> None:
 
 
 OLD, NEW, OTHER = (Identity(bytes([i]) * 32) for i in (1, 2, 3))
-FIRST = Enrolment.make("site-a", OLD)
 LATER = Enrolment.make("site-a", NEW, OLD)
+THIEF = Enrolment.make("site-a", NEW, OTHER)
+BODY = dumps(["site-a", NEW.public, OLD.public])
+FORGED: list[dict[str, Any]] = [
+    # Nobody takes a place without the key that held it, whose consent is no request.
+    *({"replaced": each} for each in (THIEF.replaced, THIEF.signature, NEW.state("replace", BODY))),
+    *({"replaced": each} for each in (OTHER.state("replace", BODY), OLD.state("enrol", BODY))),
+    {"member": Enrolment.make("site-b", NEW, OLD).member},
+    {"member": Enrolment.make("site-a", OTHER, OLD).member},
+    {"replaces": b"", "replaced": b""},  # a change of keys is no first request
+    {"signature": LATER.replaced},
+]
 
 
-def test_who_asks_and_who_is_replaced() -> None:
-    assert (FIRST.member.public, FIRST.replaces) == (OLD.public, b"")
-    assert (LATER.member.public, LATER.replaces) == (NEW.public, OLD.public)
-    assert len(Enrolment.make("a" * 64, NEW, OLD).to_bytes()) <= MAX_FILE // 2
-
-
-def test_nobody_takes_a_place_without_the_key_that_held_it() -> None:
-    thief = Enrolment.make("site-a", NEW, OTHER)
-    for forged in (
-        {"replaces": OLD.public},
-        {"replaces": OLD.public, "replaced": thief.signature},
-    ):
-        with pytest.raises(AuthenticationError, match="ask the site for it again"):
-            replace(thief, **forged)  # type: ignore[arg-type]
-    body = dumps(["site-a", NEW.public, OLD.public])
-    asks = NEW.state("enrol", body)
-    assert asks == LATER.signature
-    # Who asks signs all that it can sign; the old key's consent is of another kind than a request.
-    consents = NEW.state("replace", body), OTHER.state("replace", body), OLD.state("enrol", body)
-    for consent in consents:
-        with pytest.raises(AuthenticationError):
-            Enrolment(LATER.member, asks, OLD.public, consent)
-
-
-def test_a_signature_is_for_one_name_and_one_key() -> None:
-    for changes in (
-        {"member": Enrolment.make("site-b", NEW, OLD).member},
-        {"member": Enrolment.make("site-a", OTHER, OLD).member},
-        {"replaces": b"", "replaced": b""},  # a change of keys is no first request
-        {"signature": LATER.replaced},
-    ):
-        with pytest.raises(AuthenticationError):
-            replace(LATER, **changes)  # type: ignore[arg-type]
+@pytest.mark.parametrize("changes", FORGED)
+def test_a_request_is_by_both_keys_for_one_name(changes: dict[str, Any]) -> None:
+    with pytest.raises(AuthenticationError, match="ask the site for it again"):
+        replace(LATER, **changes)
 
 
 def test_what_makes_no_sense() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 from dataclasses import replace
@@ -23,9 +24,11 @@ from flhe.node import backup
 from flhe.node.backup import MAX_FILE, Backup
 from flhe.node.checkpoint import open_checkpoint, write_model
 from flhe.node.store import Store
+from flhe.strategies.sealed_result import write_private
 from flhe.training.model import Model
 from flhe.wire.canonical import dumps, loads
 from tests.keys.masking import group
+from tests.provision.site import bad
 
 PHRASE = "correct horse battery"
 IDENTITY = Identity(b"i" * 32)
@@ -62,10 +65,14 @@ def test_the_key_of_models_is_derived_from_the_groups() -> None:
     key = HKDF(bytes([7]) * 32, 32, b"", SHA256, context=info)  # type: ignore[arg-type]
     assert (ModelKey.of(agreed).key, MODELS[0].key) == (key, key)
     assert repr(key)[2:-1] not in repr(MODELS[0])
+    stored = loads(MODELS[0].to_bytes(), MAX_FILE, "test")
+    assert (stored["v"], stored["kind"], stored["key"]) == (1, "flhe-model-key", key)
 
 
 def test_the_format() -> None:
-    """Decrypted once more, by PyCryptodome alone."""
+    """Decrypted once more, by PyCryptodome alone; and a guess costs what the module says."""
+    assert "N = 2**17" in (backup.__doc__ or "")
+    assert REAL_COST == 2**17
     data = Backup(IDENTITY.seed, ()).seal(PHRASE)
     stored = loads(data, MAX_FILE, "test")
     assert set(stored) == {"v", "kind", "salt", "box"}
@@ -74,11 +81,6 @@ def test_the_format() -> None:
     cipher.update(dumps(["flhe/v1/backup", 2, stored["salt"]]))
     plain = cipher.decrypt_and_verify(stored["box"][:-16], stored["box"][-16:])
     assert loads(plain, MAX_FILE, "test") == {"seed": b"i" * 32, "models": []}
-
-
-def test_a_guess_costs_what_is_documented() -> None:
-    assert "N = 2**17" in (backup.__doc__ or "")
-    assert REAL_COST == 2**17
 
 
 def test_another_passphrase() -> None:
@@ -182,20 +184,54 @@ def test_npz_and_pt_hold_the_arrays_for_their_owner_only(tmp_path: Path) -> None
     assert tensors["empty"].shape == (0, 3)
     with pytest.raises(ConfigError, match=r"\.npz or \.pt"):
         write_model(model(), tmp_path / "m.onnx")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match="cannot write in its directory"):
         write_model(model(), tmp_path / "none" / "m.npz")
 
 
-def test_an_older_model_stays_where_the_new_one_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+SMALL = Model.initial({"w": np.arange(3, dtype=np.float32)})
+
+
+def test_a_link_at_a_name_that_others_could_guess_is_not_followed(tmp_path: Path) -> None:
+    out, victim = tmp_path / "model.npz", tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    (tmp_path / ".model.npz.part").symlink_to(victim)
+    write_model(SMALL, out)
+    assert victim.read_bytes() == b"mine"
+    assert not out.is_symlink()
+    np.testing.assert_array_equal(np.load(out)["w"], SMALL.masters["w"])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("opened.npz", "in its directory: No space left: 0 bytes"),
+        ("opened.pt", "needs torch"),
+        ("sealed.npz", "in its directory: No space left: 0 bytes"),
+    ],
+)
+def test_an_older_model_stays_where_a_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 ) -> None:
+    """The error has the whole reason."""
+    out = tmp_path / name
+    out.write_bytes(b"older")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left: 0 bytes")
+
     monkeypatch.setitem(sys.modules, "torch", None)
-    out = tmp_path / "model.pt"
-    out.write_bytes(b"of the year before")
-    with pytest.raises(ConfigError, match="torch"):
-        write_model(Model.initial({"w": np.zeros(3, np.float32)}), out)
-    assert out.read_bytes() == b"of the year before"
-    assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=says):
+        write_private(out, [b"newer"]) if "sealed" in name else write_model(SMALL, out)
+    assert out.read_bytes() == b"older"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_sealed_model_is_not_replaced_by_what_is_in_it(tmp_path: Path) -> None:
+    sealed = tmp_path / "model.npz"
+    sealed.write_bytes(b"sealed")
+    assert "the sealed model itself" in bad("open", sealed, "--key", tmp_path)
+    assert sealed.read_bytes() == b"sealed"
 
 
 def test_arrays_of_any_name_are_written(tmp_path: Path) -> None:

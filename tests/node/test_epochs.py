@@ -6,6 +6,7 @@ And what one message, one file or one restart may do to a node: nothing that las
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from flhe.coding.select import Select
 from flhe.coding.support import Support
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.mods import records
 from flhe.node.node import Node
@@ -43,14 +45,16 @@ from tests.mods.harness import (
 from tests.mods.masked import Masked, signature_in
 
 
-def test_nor_one_that_came_with_a_checkpoint(four: Group) -> None:
+def test_a_round_that_a_checkpoint_brought_is_not_opened(four: Group) -> None:
+    """Nor in the next epoch."""
     late = four.sites[3]
     update(four.ask(late))
-    before = late.model_file
-    one = four.total()
+    before, one = late.model_file, four.total()
     answer(four.evaluate(four.sites[1], one))
     answer(four.ask(late, "sync", extra=four.box(four.sites[0], sums=[one])))
     assert not late.opened
+    late.put(before)
+    refused(four.evaluate(late, one), 1012)
     four.renew()
     for site in four.sites:
         answer(four.ask(site, "sync"))
@@ -97,42 +101,30 @@ def test_other_keys_are_never_put_in_an_epochs_place(group: Group, site: Site) -
 # --- leaving ---
 
 
-def test_a_node_that_leaves_destroys_its_keys(group: Group, site: Site) -> None:
-    group.play()
-    before = site.model_file
-    assert len(site.epochs) == 1
+@pytest.mark.parametrize("when", ["after a round", "in an agreement", "after a crash"])
+def test_a_node_that_leaves_destroys_its_keys(group: Group, site: Site, when: str) -> None:
+    if when != "in an agreement":
+        group.play()
+    if when == "after a crash":
+        group.renew()
+        with dying(*CRASHES["before the erasure"]):
+            group.ask(site, "sync")
+    agreement, seen = site.run / "agreement", len(site.app.seen)
+    assert len(site.epochs) == {"after a round": 1, "in an agreement": 0, "after a crash": 2}[when]
+    assert agreement.exists() is (when != "after a round")
+    before = site.files.get("model")
     site.allow(flhe_leave=True)
     for stage, kind in (("round", "train"), ("evaluate", "evaluate"), ("sync", "train")):
         refused(group.ask(site, stage, kind, round_=2), 1021)
     for stage in ("status", "advertise"):
         refused(site.ask(stage, number=1, contract=Contract(TERMS).to_bytes()), 1021)
     assert site.epochs == []
-    assert site.model_file == before
-    assert len(site.app.seen) == 2
+    assert not agreement.exists()
+    assert (site.files.get("model"), len(site.app.seen)) == (before, seen)
     site.allow(flhe_leave=False)  # somebody thought better of it: only with new keys
     refused(group.ask(site, round_=2), 1020)
     group.renew()
-    update(group.ask(site, round_=2))
-
-
-def test_a_node_that_leaves_in_the_middle_of_an_agreement(group: Group, site: Site) -> None:
-    assert (site.run / "agreement").exists()
-    site.allow(flhe_leave=True)
-    refused(group.ask(site), 1021)
-    assert not (site.run / "agreement").exists()
-    site.allow(flhe_leave=False)
-    refused(group.ask(site), 1020)
-
-
-def test_a_node_that_leaves_after_a_crash(group: Group, site: Site) -> None:
-    group.play()
-    group.renew()
-    with dying(*CRASHES["before the erasure"]):
-        group.ask(site, "sync")
-    assert len(site.epochs) == 2
-    site.allow(flhe_leave=True)
-    refused(group.ask(site), 1021)
-    assert site.epochs == []
+    update(group.ask(site, round_=2 if before else 1))
 
 
 # --- what lasts ---
@@ -151,11 +143,13 @@ def test_an_agreement_that_was_put_back_alone_is_not_finished_again(
     assert "not the last key agreement that was begun here" in site.log
 
 
-@pytest.mark.parametrize("what", ["older", "cut short", "of another federation"])
+@pytest.mark.parametrize(
+    "what", ["older", "cut short", "of another federation", "put in its place", "session"]
+)
 def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
     group: Group, site: Site, what: str
 ) -> None:
-    """Nor does it make a round openable again."""
+    """Nor does it make a round openable again. A damaged journal is never guessed."""
     group.play()
     keys = next(site.home.glob("epochs/*"))
     if what == "of another federation":
@@ -165,25 +159,22 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
     elif what == "older":
         body = canonical.loads(keys.read_bytes(), 1 << 26, "keys")
         keys.write_bytes(canonical.dumps({**body, "v": 1}))
+    elif what == "put in its place":
+        keys.write_bytes(replace(Epoch.from_bytes(keys.read_bytes()), run_id=9).to_bytes())
     else:
-        keys.write_bytes(keys.read_bytes()[:-5])
+        bad = site.run / "session" if what == "session" else keys
+        bad.write_bytes(bad.read_bytes()[:-5])
     if what != "of another federation":
         assert "epoch" not in answer(site.ask("status"))
-        refused(group.ask(site, round_=2), 1020)
+        refused(group.ask(site, round_=2), 1014 if what == "put in its place" else 1020)
     group.renew()
     group.open(group.total(group.parts(2)), round=2)
     assert site.opened == [1, 2]
     assert site.journal.over == 1
     assert site.model.round == 2
-
-
-def test_a_session_that_cannot_be_read_is_agreed_on_anew(group: Group, site: Site) -> None:
-    group.parts()
-    (site.run / "session").write_bytes(b"\xa1")
-    assert "epoch" not in answer(site.ask("status"))
-    refused(group.ask(site, attempt=1), 1020)
-    group.renew()
-    update(group.ask(site, attempt=1))
+    (site.run / "journal").write_bytes(b"junk")
+    refused(group.ask(site, round_=3), 1015)
+    assert "record of finished rounds is damaged" in site.log
 
 
 def test_a_round_far_ahead_is_refused(group: Group, site: Site) -> None:
@@ -250,12 +241,6 @@ def test_a_server_begins_as_many_federations_as_a_node_allows(tmp_path: Path, mo
     answer(site.ask("advertise", **begun))  # one that has begun goes on
 
 
-def test_trials_begin_as_many_as_they_like(tmp_path: Path) -> None:
-    site, fields = Site(tmp_path / "home"), {"number": 0, "contract": Contract(TERMS).to_bytes()}
-    for number in range(3):
-        answer(site.ask("advertise", federation=records.federation_name(number + 1), **fields))
-
-
 # --- which rounds are over ---
 
 
@@ -279,17 +264,6 @@ def test_a_set_that_was_signed_stays_so(tmp_path: Path, how: str) -> None:
     update(one.upload(1, round_=2))
 
 
-def test_what_says_which_rounds_are_over_is_never_guessed(group: Group, site: Site) -> None:
-    answer(group.evaluate(site, group.total()))
-    group.renew()
-    answer(group.ask(site, round_=2))
-    kept = site.journal
-    assert (kept.mark, kept.opened.keys(), kept.over) == ((2, 0, 2), {"update"}, 1)
-    (site.run / "journal").write_bytes(b"junk")
-    refused(group.ask(site, round_=2, attempt=1), 1015)
-    assert "record of finished rounds is damaged" in site.log
-
-
 # --- updates: what is not sent is neither lost nor sent twice, whenever it crashes ---
 
 
@@ -303,6 +277,9 @@ def draft(round_: int = 3, scale: float = 1.0) -> Draft:
     residual[coords] = 0
     values = np.array([0.5, -2.0, 8.0], np.float32)
     return Draft(round_, HISTORY, values, np.array([1, 10], np.int64), coords, residual)
+
+
+DENSE = Draft(3, HISTORY, np.ones(LENGTH, np.float32), np.array([1], np.int64))
 
 
 def rest(one: Draft) -> list[float]:
@@ -328,9 +305,13 @@ def kept(node: Node) -> list[float] | None:
     return None if residual is None else residual.tolist()
 
 
+@pytest.mark.parametrize("kept", [draft(3), DENSE])
 @pytest.mark.parametrize("sent", [True, False])
-def test_a_round_is_over_once_and_no_earlier_one_settles_it(node: Node, sent: bool) -> None:
-    node.save_draft(draft(3))
+def test_a_round_is_over_once_and_no_earlier_one_settles_it(
+    node: Node, sent: bool, kept: Draft
+) -> None:
+    """A dense draft leaves nothing."""
+    node.save_draft(kept)
     before = files(node)
     for round_ in (0, 1, 2):
         node.settle_draft(round_, sent=sent)
@@ -338,17 +319,11 @@ def test_a_round_is_over_once_and_no_earlier_one_settles_it(node: Node, sent: bo
     node.settle_draft(3, sent=sent)
     after = files(node)
     assert after != before
+    assert kept is not DENSE or not after
     for again in (True, False):
         node.settle_draft(3, sent=again)
         node.settle_draft(9, sent=again)
     assert files(node) == after
-
-
-@pytest.mark.parametrize("sent", [True, False])
-def test_a_dense_draft_leaves_nothing(node: Node, sent: bool) -> None:
-    node.save_draft(Draft(3, HISTORY, np.ones(LENGTH, np.float32), np.array([1], np.int64)))
-    node.settle_draft(3, sent=sent)
-    assert files(node) == {}
 
 
 def model(*rounds: int) -> Model:
@@ -381,28 +356,6 @@ SKIPPED: dict[str, tuple[Draft, Model, int, list[float] | None]] = {
 """Kept draft, model, its last sum with this node's update -> the residual; round 2's is there."""
 
 
-@pytest.mark.parametrize("name", SKIPPED)
-def test_a_checkpoint_says_which_update_was_counted(node: Node, name: str) -> None:
-    """What a sum holds is not sent again, what it lacks is; what is not known is dropped."""
-    kept_draft, taken, counted, left = SKIPPED[name]
-    node.save_draft(draft(2, 9.0))
-    node.settle_draft(2, sent=True)
-    node.save_draft(kept_draft)
-    for _ in range(2):
-        node.skip_draft(taken, counted, bytes(32))
-        assert node.load_draft() is None
-        assert kept(node) == left
-
-
-def test_an_update_that_was_given_back_and_counted_is_not_sent_again(node: Node) -> None:
-    """The node opened a sum without it; then it took the others' model, whose sum has it."""
-    node.save_draft(draft(3))
-    node.settle_draft(3, sent=False, contract=bytes(32))
-    assert kept(node) == rest(draft(3).given_back())
-    node.skip_draft(model(3), 3, bytes(32))
-    assert kept(node) is None
-
-
 def test_a_checkpoint_leaves_a_draft_from_its_own_model(node: Node) -> None:
     node.save_draft(BASE)
     before = files(node)
@@ -413,26 +366,35 @@ def test_a_checkpoint_leaves_a_draft_from_its_own_model(node: Node) -> None:
     assert node.load_draft() is None
 
 
-SETTLE: dict[str, tuple[Callable[[Node], None], list[float]]] = {
-    "sent": (lambda node: node.settle_draft(3, sent=True), rest(draft(3))),
-    "not sent": (
-        lambda node: node.settle_draft(3, sent=False, contract=bytes(32)),
-        rest(draft(3).given_back()),
-    ),
-    "told otherwise": (
-        lambda node: node.settle_draft(3, sent=False, contract=HISTORY),
-        rest(draft(2, 9.0)),
-    ),
+Act = Callable[[Node], None]
+
+
+def settle(round_: int, *, sent: bool, contract: bytes = b"") -> Act:
+    return lambda node: node.settle_draft(round_, sent=sent, contract=contract)
+
+
+def skip(taken: Model, counted: int) -> Act:
+    return lambda node: node.skip_draft(taken, counted, bytes(32))
+
+
+def given_back_and_skipped(node: Node) -> None:
+    """The node opened a sum without it; then it took the others' model, whose sum has it."""
+    settle(3, sent=False, contract=bytes(32))(node)
+    assert kept(node) in (rest(draft(3).given_back()), None)  # None where it is done again
+    skip(model(3), 3)(node)
+
+
+SETTLE: dict[str, tuple[Draft, Act, list[float] | None]] = {
+    "sent": (draft(3), settle(3, sent=True), rest(draft(3))),
+    "not sent": (draft(3), settle(3, sent=False, contract=OTHER), rest(draft(3).given_back())),
+    "told otherwise": (draft(3), settle(3, sent=False, contract=HISTORY), EARLIER),
     # The draft's own round came to nothing: whatever is in this sum, it is not this update.
-    "another round": (lambda node: node.settle_draft(5, sent=True), rest(draft(2, 9.0))),
-    "another, too": (lambda node: node.settle_draft(5, sent=False), rest(draft(2, 9.0))),
-    "skipped": (lambda node: node.skip_draft(model(3), 3, bytes(32)), rest(draft(3))),
-    "skipped, not sent": (
-        lambda node: node.skip_draft(model(3), 0, bytes(32)),
-        rest(draft(3).given_back()),
-    ),
+    "another round": (draft(3), settle(5, sent=True), EARLIER),
+    "another, too": (draft(3), settle(5, sent=False), EARLIER),
+    "given back and counted": (draft(3), given_back_and_skipped, None),
+    **{name: (one, skip(taken, last), left) for name, (one, taken, last, left) in SKIPPED.items()},
 }
-"""What becomes of a draft of round 3, and what is left then; a residual of round 2 is in it already."""
+"""Kept draft, what becomes of it, and what is left then; a residual of round 2 is there already."""
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -441,18 +403,20 @@ SETTLE: dict[str, tuple[Callable[[Node], None], list[float]]] = {
 def test_a_crash_between_its_steps(
     node: Node, monkeypatch: pytest.MonkeyPatch, name: str, crash: str, when: str
 ) -> None:
-    """Done again it comes to what it would have come to at once."""
-    settle, left = SETTLE[name]
+    """What a sum holds is not sent again, what it lacks is; what is not known is dropped.
+
+    Done again it comes to what it would have come to at once.
+    """
+    kept_draft, act, left = SETTLE[name]
     node.save_draft(draft(2, 9.0))
     node.settle_draft(2, sent=True)
-    node.save_draft(draft(3))
+    node.save_draft(kept_draft)
     begin = files(node)
-    settle(node)
+    act(node)
     expected = files(node)
-    assert set(expected) == {"residual"}
     assert kept(node) == left
-    assert node.load_draft() is None
-    assert private(node.policy.home / "runs" / str(RUN) / "residual")
+    assert expected.keys() == ({"residual"} if left else set())
+    assert left is None or private(node.policy.home / "runs" / str(RUN) / "residual")
     for file, data in begin.items():
         node.store.write(f"runs/{RUN}/{file}", data)
     real = getattr(Store, crash)
@@ -464,10 +428,9 @@ def test_a_crash_between_its_steps(
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, crash, dies)
-        try:
-            settle(node)
-        except KeyboardInterrupt:
-            assert kept(node) is not None  # an older one or the new one, whole
+        with suppress(KeyboardInterrupt):
+            act(node)
+    assert left is None or kept(node) is not None  # an older one or the new one, whole
     for _ in range(2):
-        settle(node)
+        act(node)
         assert files(node) == expected

@@ -60,11 +60,14 @@ def of_node(
     )
 
 
-def test_a_pinned_roster(pinned: dict[str, object]) -> None:
+def test_a_pinned_roster(pinned: dict[str, object], tmp_path: pathlib.Path) -> None:
     policy = of_node(pinned)
     assert (policy.trust, policy.roster) == ("pinned", roster())
     assert (policy.schemes, policy.metrics) == (allowed(), METRICS)
     assert of_node({**pinned, "flhe-trust": "pinned"}, simulated=True).roster == roster()
+    bounds = replace(roster(), limits=Limits({"min-bits": 152, "server-reads": True}))
+    holds = of_node({**pin(tmp_path / "limited", bounds), "flhe-min-bits": 112}).limits
+    assert (holds["min-bits"], holds["server-reads"]) == (152, False)  # the stricter of both
     for change, says in (
         ({"flhe-roster-hash": ""}, "pin the roster's hash too"),
         ({"flhe-roster-hash": "00" * 32}, "this node pins 0000"),
@@ -76,7 +79,9 @@ def test_a_pinned_roster(pinned: dict[str, object]) -> None:
 
 
 def test_first_use_must_be_asked_for_or_simulated() -> None:
-    assert of_node(FIRST_USE).trust == "first-use"
+    assert (of_node(FIRST_USE).trust, of_node(FIRST_USE).max_federations) == ("first-use", 0)
+    assert of_node(FIRST_USE, simulated=True).limits["min-select"] == 1
+    of_node({}, simulated=True).check_terms(clear(0.01, "random"))
     assert of_node({}, simulated=True).trust == "first-use"
     with pytest.raises(ConfigError, match="no roster is pinned on this node: set flhe-roster"):
         of_node({})
@@ -209,11 +214,8 @@ def test_a_setting_that_does_not_exist_is_refused(key: str, meant: str, simulate
     says = f"{key}: no setting of flhe in a node config; {re.escape(meant)}"
     with pytest.raises(ConfigError, match=says):
         of_node({**FIRST_USE, key: 3}, simulated=simulated)
-
-
-def test_the_apps_own_settings_are_its_own() -> None:
     names = ("partition-id", "num-partitions", "metrics", "min-survivors", "file-path", "fl-round")
-    of_node({**FIRST_USE, **dict.fromkeys(names, 1)})
+    of_node({**FIRST_USE, **dict.fromkeys(names, 1)})  # the app's own are its own
 
 
 SIMULATED: dict[str, Any] = {"simulated": True}
@@ -242,16 +244,9 @@ def test_home_is_the_nodes_own(config: Any, environ: Any, how: Any, home: str) -
     assert str(policy.home) == home
     assert (policy.root is None) == ("flhe-home" in config)
     assert policy.root is None or policy.root in policy.home.parents
-
-
-def test_the_node_says_where_witnesses_are() -> None:
-    named = {**FIRST_USE, "flhe-witness": "/w"}
-    for config, environ, place in (
-        (FIRST_USE, {}, None),
-        (FIRST_USE, {"FLHE_WITNESS": "/e"}, pathlib.Path("/e")),
-        (named, {"FLHE_WITNESS": "/e"}, pathlib.Path("/w")),
-    ):
-        assert of_node(config, environ=environ).witness == place
+    for own, witness in (({}, "/e"), ({"flhe-witness": "/w"}, "/w")):
+        there = of_node({**FIRST_USE, **own}, environ={"FLHE_WITNESS": "/e"})
+        assert there.witness == pathlib.Path(witness)
 
 
 CLEAR: dict[str, Any] = {"codec": update_codec(weighted=False)}
@@ -265,12 +260,16 @@ def clear(ratio: float = 0.5, rule: str = "sensitivity", noise: Laplace | None =
 SELECT = {"flhe-min-select": 0.1}
 LAYERS = {**SELECT, "flhe-select-rules": "layers"}
 NOISY = {**SELECT, "flhe-min-noise": 0.5}
+OPEN = Terms(codec=update_codec(top_k=0.1, permute=False))
 
 
 @pytest.mark.parametrize(
     ("config", "terms", "refused"),
     [
         ({}, Terms(), ""),
+        ({}, Terms(codec=update_codec(top_k=0.1)), ""),
+        ({}, OPEN, "with permute=False, which reveals"),
+        ({"flhe-unpermuted": True}, OPEN, ""),
         ({}, clear(0.99), "encrypts 1 or more"),
         (SELECT, clear(0.1), ""),
         (SELECT, clear(0.0999), "0.0999 of each update"),
@@ -303,37 +302,3 @@ def test_a_schemes_own_limit_holds() -> None:
         of_node(FIRST_USE).check_terms(terms)
     of_node({**FIRST_USE, "flhe-paillier-subgroup": True}).check_terms(terms)
     of_node({}, simulated=True).check_terms(terms)
-
-
-def test_a_simulation_may_show_what_the_run_says() -> None:
-    policy = of_node({}, simulated=True)
-    policy.check_terms(Terms(select=Select(0.01, "random"), **CLEAR))
-    assert of_node(FIRST_USE, simulated=True).limits["min-select"] == 1
-
-
-# --- what the roster's sites agreed on ---
-
-
-def limited(path: pathlib.Path, limits: dict[str, Any]) -> dict[str, object]:
-    """Node config that pins a roster with these limits."""
-    return pin(path / "limited", replace(roster("*"), limits=Limits(limits)))
-
-
-STRICTER: list[tuple[str, Any, Any, Any]] = [
-    # setting, what the roster says, what the node says, what holds; the rest is `Limits.tighten`
-    ("min-bits", 152, 112, 152),
-    ("fresh-keys", True, None, True),
-    ("min-select", 0.5, 0.1, 0.5),
-    ("server-reads", True, None, False),
-    ("server-reads", False, True, False),
-    ("min-members", 3, 2, 3),
-]
-
-
-@pytest.mark.parametrize(("setting", "agreed", "own", "holds"), STRICTER)
-def test_the_stricter_of_roster_and_node_holds(
-    tmp_path: pathlib.Path, setting: str, agreed: Any, own: Any, holds: Any
-) -> None:
-    config = limited(tmp_path, {setting: agreed})
-    said = {} if own is None else {f"flhe-{setting}": own}
-    assert of_node({**config, **said}).limits[setting] == holds

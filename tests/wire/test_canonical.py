@@ -20,15 +20,8 @@ VALUES = st.recursive(
 def test_what_goes_in_comes_out(value: object) -> None:
     data = dumps(value)
     assert loads(data, len(data), "test") == value
-
-
-@given(st.binary(max_size=64))
-def test_any_bytes_are_refused_or_canonical(data: bytes) -> None:
-    try:
-        value = loads(data, 64, "test")
-    except ProtocolError:
-        return
-    assert dumps(value) == data
+    with pytest.raises(ProtocolError, match=f"{len(data)} bytes, at most"):
+        loads(data, len(data) - 1, "test")
 
 
 @given(VALUES, st.data())
@@ -77,11 +70,6 @@ def test_no_other_encoding_of_a_value_is_taken(value: object, draw: st.DataObjec
 def test_refused(name: str, data: str, says: str) -> None:
     with pytest.raises(ProtocolError, match=says):
         loads(bytes.fromhex(data), 100, name)
-
-
-def test_length_is_checked_first() -> None:
-    with pytest.raises(ProtocolError, match="5 bytes, at most 4"):
-        loads(dumps(b"abcd"), 4, "test")
 
 
 def test_depth_is_bounded_both_ways() -> None:

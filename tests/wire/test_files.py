@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import pwd
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 
-from flhe.errors import StoreError
+from flhe.errors import ConfigError, StoreError
+from flhe.provision.site.layout import Layout
 from flhe.wire import files
 
 
@@ -56,3 +58,13 @@ def test_nobody_waits_for_ever_for_a_file_that_another_process_holds(
     os.close(other)
     files.exchange(path, lambda _: b"after", "the place", create=False)
     assert path.read_bytes() == b"after"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, where nobody wrote the user down."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    for act in (files.home, lambda: Layout.of("site")):
+        with pytest.raises(ConfigError, match="set HOME to a directory"):
+            act()

@@ -9,7 +9,6 @@ ciphertexts of members with different keys are never added up.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +16,7 @@ from flhe.errors import ProtocolError
 from flhe.keys.agreement.messages import MAX_MESSAGE, NONE, Envelope, Expected, Header
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
-from flhe.wire.canonical import dumps
-from flhe.wire.derive import PREFIX
+from flhe.wire.derive import hash_of
 from flhe.wire.fields import Hash
 from flhe.wire.record import Form, Record
 
@@ -38,7 +36,7 @@ class Digest(Record):
 
 def layout(stage: str, epoch_id: bytes) -> bytes:
     """Return the value in place of a later message's layout hash, 32 bytes."""
-    return hashlib.sha256(dumps([PREFIX + stage, epoch_id])).digest()
+    return hash_of(stage, epoch_id)
 
 
 def header_of(group: Group, stage: str, sender: bytes) -> Header:

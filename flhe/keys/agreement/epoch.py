@@ -28,7 +28,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -47,7 +46,7 @@ from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
 from flhe.wire.canonical import dumps
-from flhe.wire.derive import PREFIX, hkdf
+from flhe.wire.derive import PREFIX, hash_of, hkdf
 from flhe.wire.fields import Hash
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
@@ -149,7 +148,7 @@ def share(
             "wait for more nodes, or agree on a roster with lower bounds"
         )
 
-    t1 = _hash("t1", roster.hash, list(members), [messages[m] for m in members])
+    t1 = hash_of("t1", roster.hash, list(members), [messages[m] for m in members])
     scope = (state.run_id, roster.hash)
     pair_keys = tuple(
         b"" if peer == me else pair_key(state.secret, ephemerals[peer], (me, peer), t1, scope)
@@ -173,7 +172,7 @@ def share(
         t1=t1,
         pair_keys=pair_keys,
         contribution=contribution,
-        sent=_hash("sent", outbound),
+        sent=hash_of("sent", outbound),
     )
     return shared, outbound
 
@@ -215,10 +214,10 @@ def confirm(identity: Identity, state: Shared, shares: list[bytes]) -> tuple[Con
             envelope.verify({}, senders=known)
             inbox[sender] = envelope
     mine = [sent[m] for m in members if m != me] if me in contributors else []
-    if _hash("sent", mine) != state.sent:
+    if hash_of("sent", mine) != state.sent:
         raise AuthenticationError("own SHARE messages were changed on the way: start over")
 
-    t2 = _hash("t2", state.t1, [digests[pair] for pair in sorted(digests)])
+    t2 = hash_of("t2", state.t1, [digests[pair] for pair in sorted(digests)])
     secret = b"".join(
         state.contribution if m == me else _contribution(state.pair_keys[i], inbox[m])
         for i, m in enumerate(contributors)
@@ -273,11 +272,7 @@ def announced(message: bytes) -> tuple[bytes, bytes]:
 
 
 def _epoch_id(t2: bytes) -> bytes:
-    return _hash("epoch-id", t2)[:16]
-
-
-def _hash(label: str, *parts: bytes | Iterable[bytes]) -> bytes:
-    return hashlib.sha256(dumps([PREFIX + label, *parts])).digest()
+    return hash_of("epoch-id", t2)[:16]
 
 
 def _contribution(key: bytes, envelope: Envelope) -> bytes:

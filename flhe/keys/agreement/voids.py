@@ -14,7 +14,6 @@ Then a member that has signed a set of that slot may sign another one with the s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -25,6 +24,7 @@ from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Slot
 from flhe.wire.canonical import dumps
+from flhe.wire.derive import hash_of
 from flhe.wire.fields import U32, Signature
 from flhe.wire.record import Form, Record
 
@@ -65,8 +65,7 @@ class Void(Record):
     @property
     def scope(self) -> bytes:
         """SHA-256 over slot and circle, 32 bytes: a signer stores it and accepts no other."""
-        said = [self.slot.digest(), self.circle.to_fields()]
-        return hashlib.sha256(dumps(["flhe/v1/void", *said])).digest()
+        return hash_of("void", self.slot.digest(), self.circle.to_fields())
 
     @property
     def complete(self) -> bool:

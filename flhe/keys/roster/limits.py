@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from flhe.errors import ConfigError
 from flhe.schemes.limit import Limit, Value
 from flhe.schemes.registry import SCHEMES
-from flhe.wire.fields import As
+from flhe.wire.fields import As, Rule, within
 from flhe.wire.record import Form, Record
 
 
@@ -30,96 +30,61 @@ def _flag(
     return Limit(name, needs, lambda value: True, stricter, default, not default, meaning)
 
 
-def _least(
-    name: str, needs: str, takes: Callable[[Value], bool], default: Value, meaning: str
-) -> Limit:
+def _least(name: str, rule: Rule, default: Value, meaning: str) -> Limit:
     """Return a minimum, of which the larger applies; 0 in simulations."""
-    return Limit(name, needs, takes, max, default, type(default)(0), meaning)
+    return Limit(name, rule.needs, rule.ok, max, default, type(default)(0), meaning)
 
 
-def _most(
-    name: str, needs: str, takes: Callable[[Value], bool], default: Value, meaning: str
-) -> Limit:
+def _most(name: str, rule: Rule, default: Value, meaning: str) -> Limit:
     """Return a maximum, of which the smaller applies; 0 is none."""
 
     def fewest(one: Value, other: Value) -> Value:
         return min(one, other) if one and other else one or other
 
-    return Limit(name, needs, takes, fewest, default, default, meaning)
+    return Limit(name, rule.needs, rule.ok, fewest, default, default, meaning)
 
+
+_SHARE = within(0, 1, "a number")
+_SCALE = Rule("a number, 0 or more", lambda scale: 0 <= scale < 1e300)
+_COUNT = Rule("an integer, 0 or more", lambda most: 0 <= most < 1 << 32)
+_EPSILON = Rule("a number, 0 or more", lambda most: 0 <= most <= 1e6)
+_DELTA = Rule("a number between 0 and 1", lambda delta: 0 < delta < 1)
+_MEMBERS = Rule("an integer, 2 to 1024, or 0", lambda n: n == 0 or 2 <= n <= 1024)
 
 GENERAL = (
-    _flag(
-        "fresh-keys",
-        max,
-        True,
-        "Keys of one round only. False lets them last.",
-    ),
-    _flag(
-        "server-reads",
-        min,
-        False,
-        "The server may read sums, and so the model.",
-    ),
+    _flag("fresh-keys", max, True, "Keys of one round only. False lets them last."),
+    _flag("server-reads", min, False, "The server may read sums, and so the model."),
     _flag("unpermuted", min, False, "The server may see which values a sparse update has."),
     _least(
         "min-bits",
-        "an integer, 0 to 512",
-        lambda bits: 0 <= bits <= 512,
+        within(0, 512),
         128,
         "Least security of a scheme's parameters, bits of classical work.",
     ),
     _least(
         "min-select",
-        "a number, 0 to 1",
-        lambda share: 0 <= share <= 1,
+        _SHARE,
         1.0,
         "Least share of an update that must be encrypted; the server sees the rest.",
     ),
-    _least(
-        "min-top-k",
-        "a number, 0 to 1",
-        lambda share: 0 <= share <= 1,
-        0.01,
-        "Least share of its values that a sparse update may have.",
-    ),
-    _least(
-        "min-noise",
-        "a number, 0 or more",
-        lambda scale: 0 <= scale < 1e300,
-        0.0,
-        "Least scale of the noise on values in clear.",
-    ),
+    _least("min-top-k", _SHARE, 0.01, "Least share of its values that a sparse update may have."),
+    _least("min-noise", _SCALE, 0.0, "Least scale of the noise on values in clear."),
     _most(
         "max-releases",
-        "an integer, 0 or more",
-        lambda most: 0 <= most < 1 << 32,
+        _COUNT,
         0,
         "Most updates with noise in one federation; 0 for any number.",
     ),
     _most(
         "max-epsilon",
-        "a number, 0 or more",
-        lambda most: 0 <= most <= 1e6,
+        _EPSILON,
         0.0,
         "Privacy budget of all updates of this site together; 0 for no limit.",
     ),
     Limit(
-        "delta",
-        "a number between 0 and 1",
-        lambda delta: 0 < delta < 1,
-        min,
-        1e-5,
-        1e-5,
-        "Delta at which that epsilon is counted.",
+        "delta", _DELTA.needs, _DELTA.ok, min, 1e-5, 1e-5, "Delta at which that epsilon is counted."
     ),
-    _least(
-        "min-members",
-        "an integer, 2 to 1024, or 0",
-        lambda n: n == 0 or 2 <= n <= 1024,
-        0,
-        "Fewest sites that agree on keys. 0: as the roster says.",
-    ),
+    _least("min-members", _MEMBERS, 0, "Fewest sites that agree on keys. 0: as the roster says."),
 )
 """Limits of every scheme."""
 

@@ -67,7 +67,7 @@ class Layout:
             at = Path("/etc/flhe") / name
             layout = cls(name, at, Path("/var/lib/flhe") / name, USER, units / UNIT)
         else:
-            at = (directory or Path.home() / ".flhe" / name).absolute()
+            at = (directory or files.home() / ".flhe" / name).absolute()
             layout = cls(name, at, at / "state")
         if home is None and layout.settings.is_file():
             home = Path(str(parse(f"{layout.settings}").get("flhe-home", layout.home)))
