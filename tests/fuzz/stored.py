@@ -16,6 +16,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from flhe.coding.support import Support
+from flhe.keys.seal import MAGIC as BOX
+from flhe.keys.seal import seal
 from flhe.mods import records
 from flhe.node.node import Node, _output
 from flhe.node.policy import Policy
@@ -30,8 +32,9 @@ from flhe.training.model import MAGIC as MODEL
 from flhe.training.model import Model
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder, Encode
-from tests.fuzz.group import IDS, ROSTER, RUN, exchange, scratch
+from tests.fuzz.group import IDS, ROSTER, RUN, exchange, scratch, source
 from tests.fuzz.plain import LAYOUT, dense, sparse
+from tests.fuzz.signed import KEY
 from tests.keys.agreement import CONTRACT
 
 # --- a node's directory ---
@@ -75,7 +78,8 @@ def server() -> Path:
     kept.begin(3, 0)
     kept.keep_mean_squares(dense())
     kept.keep(dense(), bytes([2]) * 32, b"release")
-    kept.keep_box(records.from_pieces([b"abc", b"defg"]), 2, (b"voucher",))
+    box = b"".join(seal(KEY, 2, 1, b"abcdefg", source("kept box")))
+    kept.keep_box(records.from_pieces([box]), 2, (b"voucher",))
     return directory
 
 
@@ -175,7 +179,7 @@ def entries() -> Sequence[Decoder]:
         at_node("identity", "identity.key", lambda mine: mine.store.identity(), ANY),
         at_server("ledger", "ledger", _whole, Ledger.to_bytes),
         at_server("kept sum of a ledger", "sum-3", lambda: ledger().sums[3], _sum_bytes, head=0),
-        at_server("kept checkpoint of a ledger", "checkpoint", box, ANY, head=0),
+        at_server("kept checkpoint of a ledger", "checkpoint", box, ANY, head=len(BOX)),
         Decoder("model", [*map(_joined, models())], Model.from_bytes, _joined, head=len(MODEL)),
         Decoder("draft", [*map(_joined, drafts())], Draft.from_bytes, _joined, head=len(DRAFT)),
     )

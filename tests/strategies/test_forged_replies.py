@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from flhe.schemes.sealed import Sealed
 from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.strategies.exchange import Views
 from flhe.strategies.federation import Federation
-from flhe.strategies.grid import StreamGrid
 from flhe.sums.secure_sum import SecureSum
 from flhe.wire import canonical
 from tests.mods.harness import SECRET
@@ -31,6 +30,7 @@ from tests.strategies.puppets import (
     Patch,
     Puppets,
     drift,
+    first_of,
     initial,
     lie,
     play,
@@ -298,17 +298,6 @@ def forge_ciphertexts(
 
     monkeypatch.setattr(SecureSum, "contribute", contribute)
     return made
-
-
-def first_of(monkeypatch: Patch, first: Callable[[int], bool]) -> None:
-    """Have one node's reply to every stage come before the others'."""
-    honest = StreamGrid.send_and_receive
-
-    def ordered(self: StreamGrid, *args: Any, **kwargs: Any) -> Iterator[Message]:
-        replies = list(honest(self, *args, **kwargs))
-        return iter(sorted(replies, key=lambda r: not first(self.node_of(r))))
-
-    monkeypatch.setattr(StreamGrid, "send_and_receive", ordered)
 
 
 @pytest.mark.parametrize(("rank", "count"), [(0, 5), (3, 0)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from flhe.errors import QuorumError
 from flhe.mods import HEMod, records
@@ -238,13 +239,22 @@ def test_a_false_voucher_does_not_count(tmp_path: Path, caplog: Log) -> None:
 
 def test_who_opened_a_sum_that_is_void_is_named_and_asked(tmp_path: Path, caplog: Log) -> None:
     """The others go on; it comes back once its administrator takes their result."""
-    grid = Puppets(tmp_path, 5)
+    grid, at = Puppets(tmp_path, 5), f"{records.SUM}.0"
+
+    def damaged(node: int, _stage: str, content: RecordDict) -> RecordDict:
+        record = content[records.STAGE]
+        if at not in content or record["round"] != 2 or node == 100:
+            return content
+        (header,) = records.bytes_list(record, "sums")
+        total = records.to_sealed(header, content.array_records[at])
+        total = replace(total, data=total.data ^ 0x5A)
+        return RecordDict({**content, at: records.from_sealed(total)})
 
     def move_away() -> None:
         assert grid.model(0).round == 2
         (grid.run_dir(0) / "model").rename(grid.run_dir(0) / "model-before")
 
-    grid.damage_sum(2, spared=100)
+    grid.rewrite = damaged
     grid.before[5] = move_away
     ledger_of(grid, 6)
     assert "no node could open the sum of round 2: the round is void" in caplog.text
