@@ -380,12 +380,13 @@ def spoil_shares(reply: Message) -> None:
 
 
 def first_of(patch: Patch, first: Callable[[int], bool]) -> None:
-    """Have some nodes' replies to every stage come before the others'."""
+    """Have some nodes' replies to every stage come before the others', each time in order."""
     honest = StreamGrid.send_and_receive
 
     def ordered(self: StreamGrid, *args: Any, **kwargs: Any) -> Iterator[Message]:
         replies = list(honest(self, *args, **kwargs))
-        return iter(sorted(replies, key=lambda reply: not first(self.node_of(reply))))
+        node_of = self.node_of
+        return iter(sorted(replies, key=lambda r: (not first(node_of(r)), node_of(r))))
 
     patch.setattr(StreamGrid, "send_and_receive", ordered)
 

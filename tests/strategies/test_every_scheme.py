@@ -231,6 +231,7 @@ def test_a_server_killed_in_a_round_goes_on(tmp_path: Path, name: str, at: str) 
     _, result = variant.play(again, 3, start={"resume": True}, **how)
     assert (again.epoch(0).id == epoch) == bool(at)
     void = variant.per_sum_keys and at == "consist"
+    assert set(again.survivors) == ({0, NODES} if void else {NODES})
     variant.check(again, result, [ALL] * (2 if void else 3), ALL)
 
 

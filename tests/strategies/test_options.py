@@ -137,6 +137,7 @@ CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (FlasheFedAvg, {"min_replies": 1}, "a sum of one is that client's update"),
     (FlasheFedAvg, {"round_timeout": 0}, "round_timeout=0: must be positive and finite"),
     (FlasheFedAvg, {"round_timeout": math.inf}, "round_timeout=inf"),
+    (FlasheFedAvg, {"round_timeout": 43201}, "Flower drops a message after 43200 seconds"),
     (FlasheFedAvg, {"stage_timeout": -1}, "stage_timeout=-1"),
     (FlasheFedAvg, {"connect_timeout": math.nan}, "connect_timeout=nan"),
     *(
