@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Result
 
 from flhe.coding.laplace import Laplace
 from flhe.errors import ConfigError, FlheError, QuorumError
+from flhe.keys.agreement.masking import Dealt
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
 from flhe.strategies import FlasheFedAvg, HEStrategy
@@ -151,7 +152,9 @@ def test_nothing_readable_comes_from_a_node(calm: Calm) -> None:
     assert floats == {"crypto-s"}  # how long it trained would say how many examples it has
     for index in ALL:
         epoch = calm.grid.epoch(index)
-        for secret in (epoch.group_key, *epoch.pair_keys, epoch.scheme_secret[64:96]):
+        shares = calm.grid.run_dir(index) / "shares"
+        own = bytes(Dealt.from_bytes(shares.read_bytes()).own) if shares.exists() else b""
+        for secret in (epoch.group_key, *epoch.pair_keys, epoch.scheme_secret[64:96], own[:64]):
             assert len(secret) < 16 or bytes(secret) not in calm.wire
         assert (calm.grid.homes[index] / "identity.key").read_bytes() not in calm.wire
     assert len(calm.wire) > 10_000

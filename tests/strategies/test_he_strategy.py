@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def run(grid: Puppets, rounds: int = 3, start: Any = None, **how: Any) -> Result:
     return play(FlasheFedAvg, grid, rounds, start=start, **how)[1]
-
-
-failed = partial(refused, FlasheFedAvg)
 
 
 # --- the numbers ---
@@ -184,7 +180,7 @@ def test_a_run_that_cannot_go_on_says_why(
 ) -> None:
     grid = Puppets(tmp_path, nodes)
     grid.fate = lambda n, s, r: None if (s, r) == ("round", 1) else fates.get(s, {}).get(n)
-    assert re.match(said, failed(grid, **how))
+    assert re.match(said, refused(FlasheFedAvg, grid, **how))
 
 
 # --- what it costs ---
