@@ -250,31 +250,43 @@ class Federation:
     # --- replies ---
 
     def ask(
-        self,
-        messages: list[Message],
-        timeout: float,
-        trouble: dict[int, str],
-        read: Read[T],
-        *,
-        follows: bool = True,
+        self, messages: list[Message], timeout: float, trouble: dict[int, str], read: Read[T]
     ) -> Iterator[tuple[int, T]]:
-        """Send, and yield (node, `read`'s result for its reply); see `StreamGrid.fold`.
+        """Send stages that update a node's model, and yield (node, `read`'s result for its reply).
 
-        `follows` says whether a node updates its model before it answers, so that a refusal
-        concerns its model.
+        A refusal concerns the node's model. See `StreamGrid.fold`.
         """
 
         def answered(node: int, reply: Message) -> T:
-            answer = self.answer(node, reply, of_model=follows)
+            answer = self.answer(node, reply)
             value = read(node, answer, reply.content)
-            if follows:
-                self.heard(node, answer, reply.content)
-            else:
-                self._note_seconds(node, answer)
+            self.heard(node, answer, reply.content)
             return value
 
         replies = self.grid.send_and_receive(messages, timeout=timeout)
         return self.grid.fold(replies, trouble, answered)
+
+    def gather(
+        self,
+        stage: str,
+        contents: Mapping[int, RecordDict],
+        timeout: float,
+        trouble: dict[int, str],
+        read: Read[T],
+    ) -> dict[int, T]:
+        """Send each node a stage of no model; log failures, and return `read`'s results by node."""
+
+        def answered(node: int, reply: Message) -> T:
+            answer = self.answer(node, reply, of_model=False)
+            value = read(node, answer, reply.content)
+            self._note_seconds(node, answer)
+            return value
+
+        messages = [Message(content, node, "train") for node, content in contents.items()]
+        replies = self.grid.send_and_receive(messages, timeout=timeout)
+        told = dict(self.grid.fold(replies, trouble, answered))
+        warn(f"{stage}: node %d: %s", trouble)
+        return told
 
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
         """Record a node's refusal, of its model if `of_model`; return it in words."""
@@ -300,20 +312,6 @@ class Federation:
                     self.altered.add(node)
             self.at[node] = LOST
         return explain(code, reply.error.reason)
-
-    def gather(
-        self,
-        stage: str,
-        contents: Mapping[int, RecordDict],
-        timeout: float,
-        trouble: dict[int, str],
-        read: Read[T],
-    ) -> dict[int, T]:
-        """Send each node its content, of no model; log failures, return `read`'s results by node."""
-        messages = [Message(content, node, "train") for node, content in contents.items()]
-        told = dict(self.ask(messages, timeout, trouble, read, follows=False))
-        warn(f"{stage}: node %d: %s", trouble)
-        return told
 
     def contribution(
         self, node: int, reply: Message, kind: Kind, mode: str, support: Support | None = None

@@ -22,6 +22,7 @@ from flhe.node import audit
 from flhe.node.store import Store
 from flhe.strategies import HEStrategy
 from flhe.strategies import grid as grid_module
+from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.report import RoundReport
 from flhe.testing import InProcessGrid
@@ -138,7 +139,6 @@ class Puppets(InProcessGrid):
         self.killed: set[int] = set()
         self.reports: list[RoundReport] = []
         self.round, self.asked = 1, 0
-        self.federation = run_id
         self.rewrite: Callable[[int, str, RecordDict], RecordDict] = lambda n, s, content: content
         self.forge: Callable[[int, str, Message], Message] = lambda node, stage, reply: reply
         self.sent: list[tuple[int, str, RecordDict]] = []
@@ -238,8 +238,8 @@ class Puppets(InProcessGrid):
         return Model.from_bytes((self.run_dir(index) / "model").read_bytes())
 
     def run_dir(self, index: int) -> Path:
-        """A node's directory of this run, or of the one that it resumes."""
-        return self.homes[index] / "runs" / str(self.federation)
+        """A node's directory of the federation, whose first run had the usual id."""
+        return self.homes[index] / "runs" / "7"
 
     def stages(self, stage: str) -> list[int]:
         return [node for node, name, _ in self.sent if name == stage]
@@ -342,6 +342,15 @@ def play(
     finally:
         grid.close()
     return strategy, result
+
+
+def federated(
+    make: Callable[..., HEStrategy], grid: Puppets, rounds: int = 3, **how: Any
+) -> Federation:
+    """The server's state after a whole run."""
+    fed = play(make, grid, rounds, **how)[0]._fed
+    assert fed is not None
+    return fed
 
 
 def refused(make: Callable[..., HEStrategy], grid: Puppets, rounds: int = 2, **how: Any) -> str:

@@ -230,7 +230,6 @@ def test_a_server_killed_in_a_round_goes_on(tmp_path: Path, name: str, at: str) 
         variant.play(grid, 2, **how)
     epoch = grid.epoch(0).id
     again = variant.nodes(tmp_path / "nodes", NODES, run_id=8)
-    again.federation = 7
     _, result = variant.play(again, 3, start={"resume": True}, **how)
     assert (again.epoch(0).id == epoch) == bool(at)
     void = variant.per_sum_keys and at == "consist"

@@ -353,7 +353,6 @@ def test_a_run_stopped_before_its_sum_was_opened_goes_on_under_another_config(
     with pytest.raises(StoppedError):
         play(make, nodes(7, 0.5), 3, start={"train_config": {"lr": 0.5}}, on_round=stop, **how)
     again = nodes(8, 0.25)
-    again.federation = 7
     play(make, again, 3, start={"train_config": {"lr": 0.25}, "resume": True}, **how)
     assert [config["lr"] for config in again.app.configs] == [0.25] * 6
     assert same(again, range(3)).round == 3

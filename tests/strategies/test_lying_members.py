@@ -22,7 +22,16 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import FlasheFedAvg, MaskingKeyAgreement, SashFedAvg, SecureSum
 from flhe.strategies.grid import StreamGrid
 from flhe.sums.secure_sum import SecureSum as Sum
-from tests.strategies.puppets import Log, Puppets, first_of, lie, play, spoil_shares, told
+from tests.strategies.puppets import (
+    Log,
+    Puppets,
+    federated,
+    first_of,
+    lie,
+    play,
+    spoil_shares,
+    told,
+)
 from tests.strategies.reference import Reference, assert_like
 from tests.strategies.test_masking_keys import App, added, asked, nodes
 from tests.strategies.test_secure_sum import federation, opened, pooled
@@ -61,9 +70,7 @@ def test_a_spoiler_under_other_node_ids_is_found(
 
     monkeypatch.setattr(Sum, "contribute", contribute)
     grid.before.update(dict.fromkeys(range(2, 20), returns))
-    strategy, _ = play(FlasheFedAvg, grid, 12, retries=8, fraction_evaluate=0.0)
-    fed = strategy._fed
-    assert fed is not None
+    fed = federated(FlasheFedAvg, grid, 12, retries=8, fraction_evaluate=0.0)
     assert not {100, 101, 103, 104, 105} & set(fed.nodes_of(fed.barred))
     assert 5 in grid.survivors
 
@@ -78,9 +85,7 @@ def test_a_reply_is_of_the_node_that_was_asked(tmp_path: Path) -> None:
         reply.__dict__.update(_content=None, _error=Error(code=1021, reason="flhe/left"))
 
     lie(grid, LIAR, "round", forge, 2)
-    strategy, _ = play(FlasheFedAvg, grid, 4)
-    fed = strategy._fed
-    assert fed is not None
+    fed = federated(FlasheFedAvg, grid, 4)
     assert 101 in fed.members
     assert LIAR not in fed.members
 
@@ -134,9 +139,7 @@ def test_who_accuses_others_again_and_again_is_left_out(
             record.update({"step": "consist", "bad": now})
 
     grid.lies([100], "consist", complain)
-    strategy, _ = play(SashFedAvg, grid, 5, unmask=unmask, clip=8.0)
-    fed = strategy._fed
-    assert fed is not None
+    fed = federated(SashFedAvg, grid, 5, unmask=unmask, clip=8.0)
     assert fed.nodes_of(fed.barred) == [100]
     assert grid.survivors[-1] == size - 1
 
@@ -227,7 +230,6 @@ def test_nobody_takes_anothers_place_on_resume(
     with pytest.raises(QuorumError):
         play(SashFedAvg, grid, 3, clip=8.0, state_dir=state)
     again = Puppets(tmp_path, size, app=grid.app, run_id=8)
-    again.federation = 7
 
     def claim(node: int, reply: Message) -> None:
         told(reply)["member"] = again.identity(size - 1 - (node - 100)).public

@@ -25,6 +25,7 @@ from tests.strategies.puppets import (
     Log,
     Node,
     Puppets,
+    federated,
     initial,
     play,
     refused,
@@ -105,7 +106,6 @@ def test_a_resumed_run_asks_under_the_next_attempt(tmp_path: Path) -> None:
     grid.fate = lambda _, stage, round_: "silent" if (stage, round_) == ("round", 2) else None
     assert refused(FlasheFedAvg, grid, **how).startswith("round 2: 0 updates")
     again = Puppets(tmp_path, 4, run_id=8)
-    again.federation = 7
     play(FlasheFedAvg, again, 3, start={"resume": True}, **how)
     asked = [content[records.STAGE] for _, stage, content in again.sent if stage == "round"]
     assert [(said["round"], said["attempt"]) for said in asked] == [(2, 2)] * 4 + [(3, 0)] * 4
@@ -188,8 +188,7 @@ def test_patience(there: list[list[int]], dues: list[str]) -> None:
 
 
 def ledger_of(grid: Puppets, rounds: int) -> Ledger:
-    strategy, _ = play(FlasheFedAvg, grid, rounds)
-    return strategy._fed.ledger
+    return federated(FlasheFedAvg, grid, rounds).ledger
 
 
 def lose_model(grid: Puppets, round_: int) -> int:
@@ -404,8 +403,7 @@ NOTED = {
 
 
 def test_a_refusal_says_where_a_node_stands(tmp_path: Path) -> None:
-    strategy, _ = play(FlasheFedAvg, Puppets(tmp_path, 3), 2)
-    fed = strategy._fed
+    fed = federated(FlasheFedAvg, Puppets(tmp_path, 3), 2)
     notes = (fed.membership.keyless, fed.membership.left, fed.refusers, fed.attempt.spent)
     for code in SLUGS:
         fed.at[101] = 0  # so the last sums are those that it was sent

@@ -225,7 +225,6 @@ def test_a_set_that_too_few_answer_for_waits_for_them(tmp_path: Path, unmask: st
         run(grid, 3, unmask, **keep)
     assert all(str(node) in str(caught.value) for node in (100, 101, 102))
     again = Puppets(tmp_path, NODES, run_id=8)
-    again.federation = 7
     strategy, result = run(again, 3, unmask, {"resume": True}, **keep)
     assert sorted(strategy._fed.ledger.chain) == [0, 1, 2, 3]
     arrays = numpy_of(result) if unmask == "server" else again.model(1).arrays()
@@ -244,7 +243,6 @@ def test_a_set_whose_members_come_back_with_new_keys_is_given_up(tmp_path: Path)
     for index in range(NODES):  # their machines start anew
         Book(Store(grid.homes[index]), f"runs/7/{JOURNAL}").close()
     again = Puppets(tmp_path, NODES, run_id=8)
-    again.federation = 7
     strategy, _ = run(again, 3, start={"resume": True}, **keep)
     assert sorted(strategy._fed.ledger.chain) == [0, 1, 3]
     assert again.epochs(0) == 2
