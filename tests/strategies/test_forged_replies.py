@@ -256,21 +256,26 @@ def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
     assert b"".join(chunks) == b"".join(grid.model(0).chunks())
 
 
-@pytest.mark.parametrize("before", range(4))
-def test_three_lone_models_do_not_shut_out_the_others(
-    before: int, tmp_path: Path, monkeypatch: Patch
+@pytest.mark.parametrize(("lone", "before"), [*((3, count) for count in range(4)), (4, 4)])
+def test_lone_models_do_not_shut_out_the_others(
+    lone: int, before: int, tmp_path: Path, monkeypatch: Patch, caplog: Log
 ) -> None:
-    """Not one of the others either, however many of those are heard before it."""
-    grid, first = Puppets(tmp_path, 10), (*range(100, 100 + before), 103)
+    """Not one of the others either, however many of those are heard before it.
+
+    With more of them than may collude, one is dropped: the server has room for so many sums.
+    """
+    grid, first = Puppets(tmp_path, 10), (*range(100, 100 + before), 100 + lone)
 
     def part() -> None:
-        for index in (0, 1, 1, 2, 2, 2):  # each to a model of its own
-            drift(grid, index)
+        for index in range(lone):  # each to a model of its own
+            for _ in range(index + 1):
+                drift(grid, index)
 
     first_of(monkeypatch, first.__contains__)
     grid.app.examples, grid.before[2] = lambda p: 10, part
     run(grid, 2)
-    ends_with(grid, [10, 7], range(10))
+    ends_with(grid, [10, 10 - lone], range(10))
+    assert ("one of more different ones than members may collude" in caplog.text) == (lone > 3)
 
 
 def forge_ciphertexts(
