@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flwr.app import Error, Message, RecordDict
@@ -404,6 +405,7 @@ NOTED = {
 
 def test_a_refusal_says_where_a_node_stands(tmp_path: Path) -> None:
     fed = federated(FlasheFedAvg, Puppets(tmp_path, 3), 2)
+    fed.grid.node_of = Mock(return_value=101)  # type: ignore[method-assign]
     notes = (fed.membership.keyless, fed.membership.left, fed.refusers, fed.attempt.spent)
     for code in SLUGS:
         fed.at[101] = 0  # so the last sums are those that it was sent
@@ -412,6 +414,10 @@ def test_a_refusal_says_where_a_node_stands(tmp_path: Path) -> None:
         fed.round.claimed.clear()
         reply = Message(RecordDict(), 101, "train")
         reply._content, reply._error = None, Error(code=code, reason="")
+        fed.grid.send_and_receive = Mock(return_value=[reply])  # type: ignore[method-assign]
+        assert fed.gather("of no model", {101: RecordDict()}, 1.0, {}, lambda *_: None) == {}
+        assert fed.at[101] == 0
+        fed.round.claimed.clear()
         sent = fed.ledger.base in (fed.missing_rounds(101) or ())
         fed.refused(101, reply)
         found = {"lost": fed.at[101] == LOST, "keyless": 101 in notes[0], "left": 101 in notes[1]}
