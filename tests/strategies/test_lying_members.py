@@ -107,20 +107,6 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_alone(
     assert grid.survivors[-1] >= 4
 
 
-@pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
-def test_a_lost_connection_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
-    """It is no node's fault, and a run can be resumed."""
-
-    def lost(*_: object) -> Any:
-        raise error("gone")
-
-    monkeypatch.setattr(StreamGrid, "pull_messages", lost)
-    with pytest.raises(error, match="gone"):
-        play(FlasheFedAvg, Puppets(tmp_path, 3), 1)
-
-
 @pytest.mark.parametrize(("size", "unmask"), [(4, "server"), (10, "clients")])
 def test_who_accuses_others_again_and_again_is_left_out(
     tmp_path: Path, size: int, unmask: str

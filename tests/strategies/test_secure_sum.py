@@ -170,24 +170,6 @@ def test_a_run_that_stops_in_a_query_goes_on_with_it(
         assert sorted(set(site.calls)) == [0, 1, 2, 3]
 
 
-def test_a_set_that_was_given_up_is_asked_for_again(tmp_path: Path) -> None:
-    with federation(tmp_path) as grid, SecureSum(grid, Sash()) as secure:
-        grid.fate = lambda node, at, n: "dead" if (at, n) == ("unmask", 1) else None
-        total = secure.sum("numbers")
-        assert (total.number, total.contributors) == (2, 4)
-        assert grid.stages("void")
-        for part, values in pooled(range(4), ConfigRecord()).items():
-            np.testing.assert_array_equal(opened(grid, total)[part], values)
-
-
-def test_what_members_opened_is_there_for_the_app(grid: Puppets) -> None:
-    with SecureSum(grid, Flashe()) as secure:
-        secure.sum("numbers")
-    for context in grid.contexts.values():
-        found = records.to_numpy(context.state["total.numbers"])  # type: ignore[arg-type]
-        np.testing.assert_array_equal(found["one"], 6)
-
-
 def test_what_an_answer_leaves_in_its_context_is_forgotten(tmp_path: Path) -> None:
     def answer(asked: ConfigRecord, context: Context) -> ArrayRecord:
         context.state["seen"] = asked
