@@ -237,13 +237,9 @@ class CatchUp:
     def _statuses(self, nodes: Iterable[int]) -> dict[int, tuple[bytes, bytes, Stand]]:
         """Ask each of `nodes`, of any epoch, for its identity and state; record the state."""
         name = records.federation_name(self.fed.ledger.federation)
-        record = records.stage_record("status", federation=name)
-        content = RecordDict({records.STAGE: record})
-        messages, trouble = [Message(content, node, "train") for node in nodes], dict[int, str]()
-        answers = dict(
-            self.fed.ask(messages, self.timeout, trouble, self._status_in, follows=False)
-        )
-        warn("status: node %d: %s", trouble)
+        content = RecordDict({records.STAGE: records.stage_record("status", federation=name)})
+        contents = dict.fromkeys(nodes, content)
+        answers = self.fed.gather("status", contents, self.timeout, {}, self._status_in)
         for node, (_, _, stand) in answers.items():
             self._note(node, stand)
         return answers

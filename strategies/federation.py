@@ -6,7 +6,7 @@ The ledger holds what must survive a restart; this state can be asked for again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.report import RoundReport, means_of
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.strategies.suspects import Suspects
-from flhe.strategies.trouble import log
+from flhe.strategies.trouble import log, warn
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.chain import link_of
 from flhe.training.contract import Contract
@@ -74,7 +74,6 @@ class Federation:
     """Means of training metrics, by round."""
     evaluations: dict[int, MetricRecord] = field(default_factory=dict)
     """Reported means of each round's evaluation."""
-    survivors: int = 0
     refusers: set[int] = field(default_factory=set)
     """Nodes that refused the last sum."""
     altered: set[int] = field(default_factory=set)
@@ -98,8 +97,6 @@ class Federation:
         self.parameters = EpochParameters(self.ledger, self.terms)
         if self.ledger.model is not None:
             self.initial = records.from_numpy(self.ledger.model.arrays())
-        if kept := self.ledger.sums.get(self.ledger.base):
-            self.survivors = len(records.to_sealed(*kept).senders)
 
     @property
     def server_reads(self) -> bool:
@@ -253,31 +250,43 @@ class Federation:
     # --- replies ---
 
     def ask(
-        self,
-        messages: list[Message],
-        timeout: float,
-        trouble: dict[int, str],
-        read: Read[T],
-        *,
-        follows: bool = True,
+        self, messages: list[Message], timeout: float, trouble: dict[int, str], read: Read[T]
     ) -> Iterator[tuple[int, T]]:
-        """Send, and yield (node, `read`'s result for its reply); see `StreamGrid.fold`.
+        """Send stages that update a node's model, and yield (node, `read`'s result for its reply).
 
-        `follows` says whether a node updates its model before it answers, so that a refusal
-        concerns its model.
+        A refusal concerns the node's model. See `StreamGrid.fold`.
         """
 
         def answered(node: int, reply: Message) -> T:
-            answer = self.answer(node, reply, of_model=follows)
+            answer = self.answer(node, reply)
             value = read(node, answer, reply.content)
-            if follows:
-                self.heard(node, answer, reply.content)
-            else:
-                self._note_seconds(node, answer)
+            self.heard(node, answer, reply.content)
             return value
 
         replies = self.grid.send_and_receive(messages, timeout=timeout)
         return self.grid.fold(replies, trouble, answered)
+
+    def gather(
+        self,
+        stage: str,
+        contents: Mapping[int, RecordDict],
+        timeout: float,
+        trouble: dict[int, str],
+        read: Read[T],
+    ) -> dict[int, T]:
+        """Send each node a stage of no model; log failures, and return `read`'s results by node."""
+
+        def answered(node: int, reply: Message) -> T:
+            answer = self.answer(node, reply, of_model=False)
+            value = read(node, answer, reply.content)
+            self._note_seconds(node, answer)
+            return value
+
+        messages = [Message(content, node, "train") for node, content in contents.items()]
+        replies = self.grid.send_and_receive(messages, timeout=timeout)
+        told = dict(self.grid.fold(replies, trouble, answered))
+        warn(f"{stage}: node %d: %s", trouble)
+        return told
 
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
         """Record a node's refusal, of its model if `of_model`; return it in words."""
@@ -394,7 +403,6 @@ class Federation:
         if attempt == 0:
             self.round = RoundState()
         self.attempt = Attempt(set(self.members))
-        self.survivors = 0
         self.ledger.begin(round_, attempt)
 
     def keep(self, total: Sealed, release: Sequence[bytes] = ()) -> ArrayRecord:
@@ -405,6 +413,7 @@ class Federation:
         self.refusers, self.altered = set(), set()
         self.suspects.opened(self.summed)  # these start from the model that it made
         self.summed = {self.parameters.epoch.publics[rank] for rank in total.senders}
+        self.ledger.survivors = len(total.senders)
         if self.server_reads:
             with self.grid.meter.doing(OPEN):
                 arrays = self._read(total, release)
@@ -413,8 +422,7 @@ class Federation:
                 self.ledger.history, total, total.digest(), self.parameters.epoch.publics
             )
             arrays = self.ledger.keep(total, link.history, pack(release))
-        self.survivors = len(total.senders)
-        missing = 1 - self.survivors / len(self.members)
+        missing = 1 - len(total.senders) / len(self.members)
         self.dropout = missing if self.dropout is None else (self.dropout + missing) / 2
         return arrays
 
@@ -484,8 +492,8 @@ class Federation:
         """Return the costs of the round; its model's evaluation may follow later."""
         return RoundReport.of(
             server_round,
-            self.grid.take(),
+            self.grid.meter.take(),
             crypto_s=max(self.round.crypto_s.values(), default=0.0) + self.round.adding_s,
             round_s=time.monotonic() - self.round.began,
-            survivors=self.survivors,
+            survivors=self.ledger.survivors,
         )

@@ -402,5 +402,5 @@ class HEStrategy(FedAvg):
         arrays = fed.initial if box is None else records.SealedArrays(dict(box))
         assert arrays is not None
         result.arrays = arrays
-        self.ending = fed.grid.take()
+        self.ending = fed.grid.meter.take()
         result.train_metrics_clientapp.update(fed.means)

@@ -284,7 +284,7 @@ class _Attempt:
         return envelope.header
 
     def _advertised(self, node: int, reply: ConfigRecord) -> tuple[Header, bytes]:
-        message = message_in(node, reply)
+        message = message_in(reply)
         header, key = self._opened(message, "advertise", None), advertised(message)
         if self.ephemerals.setdefault(key, node) != node:
             raise ProtocolError("another node advertises the same ephemeral key")
@@ -301,7 +301,7 @@ class _Attempt:
         return messages
 
     def _confirmed(self, node: int, reply: ConfigRecord) -> tuple[bytes, tuple[int, ...]]:
-        message = message_in(node, reply)
+        message = message_in(reply)
         self._opened(message, "confirm", self.members[node])
         announced(message)  # of the right form, or it is this node that is left out
         bounds = reply.get("bounds")
@@ -319,7 +319,7 @@ class _Attempt:
         """Return a reader of a member's broadcast in `stage`: its name of the key."""
 
         def read(node: int, reply: ConfigRecord) -> bytes:
-            message, scope = message_in(node, reply), self._scope(agreed)
+            message, scope = message_in(reply), self._scope(agreed)
             return broadcast.announced(message, stage, self.members[node], scope)
 
         return read
@@ -329,7 +329,7 @@ class _Attempt:
         first, confirms = order[0], list(agreed.confirms)
 
         def read(node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
-            message = message_in(node, reply)
+            message = message_in(reply)
             public = key_pair.announced(message, self.members[node], self._scope(agreed))
             self.contract.terms.for_cohort(
                 len(order), public=public
@@ -355,7 +355,7 @@ class _Attempt:
         fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
 
         def signed(node: int, reply: ConfigRecord) -> bytes:
-            message, sender = message_in(node, reply), self.members[node]
+            message, sender = message_in(reply), self.members[node]
             broadcast.read(message, joint.MAX_SHARE, joint.STAGE, sender, self._scope(agreed))
             return message
 
@@ -371,7 +371,7 @@ class _Attempt:
 
         def committed(node: int, reply: ConfigRecord) -> bytes:
             self._named(shared_key.COMMIT, agreed)(node, reply)
-            return message_in(node, reply)
+            return message_in(reply)
 
         def boxes(node: int, reply: ConfigRecord) -> dict[int, bytes]:
             messages = records.bytes_list(reply, "envelopes")
@@ -435,7 +435,7 @@ def _reply_in(message: Message) -> ConfigRecord:
     return reply
 
 
-def message_in(_node: int, reply: ConfigRecord) -> bytes:
+def message_in(reply: ConfigRecord) -> bytes:
     """Return the one message of a key agreement in a reply."""
     message: bytes = records.field(reply, "envelope", bytes)
     return message

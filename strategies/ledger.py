@@ -8,7 +8,7 @@ resumes at the same state (`HEStrategy.start(resume=True)`):
     sum-<round>   the sealed sum of a round that some member may still need
     release-<round>  the released key of it, sealed for the members, under masking-key agreement
     model         the model, if the server reads the sums
-    checkpoint    the last sealed checkpoint of this epoch, with its vouchers
+    checkpoint    the last sealed checkpoint of this epoch
 
 Without one it is in memory only.
 """
@@ -25,16 +25,17 @@ from flwr.app import ArrayRecord
 
 from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.keys import seal
 from flhe.keys.agreement.voids import Void
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.training.model import Model
 from flhe.wire import files
-from flhe.wire.fields import U32, U64, As, Hash, bits, within
-from flhe.wire.record import Form, Record, frame, unframe
+from flhe.wire.fields import U32, U64, As, Hash, within
+from flhe.wire.record import Form, Record
 
-VERSION = 14
+VERSION = 15
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -71,22 +72,6 @@ class PendingSet(Record):
     answers: dict[U32, bytes] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Box(Record):
-    """Header of a kept checkpoint: its round, its vouchers, and its length."""
-
-    FORM = Form(
-        "kept checkpoint",
-        MAX_BYTES,
-        row=True,
-        damaged=StoreError("the kept checkpoint is damaged: remove it"),
-    )
-
-    round: U32
-    vouchers: tuple[bytes, ...]
-    size: Annotated[int, bits(48)]
-
-
 @dataclass(slots=True)
 class Ledger(Record):
     """The server's state of one federation; its own file holds the constructor's fields."""
@@ -114,8 +99,14 @@ class Ledger(Record):
     """Current round."""
     attempt: U32 = 0
     phase: Phase = "done"
+    survivors: U32 = 0
+    """Members whose update is in the current round's sum."""
     sums: Annotated[dict[int, tuple[bytes, ArrayRecord]], _BY_ROUND] = field(default_factory=dict)
     box_round: _Round = -1
+    """Round of the kept checkpoint's model."""
+    box_bytes: U64 = 0
+    vouchers: tuple[bytes, ...] = ()
+    """Vouchers of the members that hold its model; see `flhe.training.vouching`."""
     mean_squares: dict[U32, bytes] = field(default_factory=dict)
     """Round -> the sealed sum of mean squares for its fitted thresholds, if any."""
     spoiled: U32 = 0
@@ -144,8 +135,7 @@ class Ledger(Record):
     pending_sum: Sealed | None = field(default=None, init=False)
     """The sum of the pending set's updates."""
     box: ArrayRecord | None = field(default=None, init=False)
-    vouchers: tuple[bytes, ...] = field(default=(), init=False)
-    """Vouchers of the members that hold its model; see `flhe.training.vouching`."""
+    """The kept checkpoint of this epoch."""
     model: Model | None = field(default=None, init=False)
     """The model, if the server reads the sums."""
 
@@ -164,6 +154,7 @@ class Ledger(Record):
     def begin(self, round_: int, attempt: int) -> None:
         """Record that a round begins."""
         self.round, self.attempt, self.phase = round_, attempt, "training"
+        self.survivors = 0
         self.save()
 
     def keep_mean_squares(self, total: Sealed) -> None:
@@ -244,9 +235,9 @@ class Ledger(Record):
     def keep_box(self, box: ArrayRecord, round_: int, vouchers: tuple[bytes, ...]) -> None:
         """Keep a sealed checkpoint of this epoch; drop sums that it makes unnecessary."""
         pieces = records.to_pieces(box)
-        head = frame(_Box(round_, vouchers, sum(map(len, pieces))))
-        self._write("checkpoint", [head, *pieces])
+        self._write("checkpoint", pieces)
         self.box, self.box_round, self.vouchers = box, round_, vouchers
+        self.box_bytes = sum(map(len, pieces))
         self.drop_sums(round_)
 
     def drop_first_model(self) -> None:
@@ -348,12 +339,10 @@ class Ledger(Record):
         written, ledger.box_round = ledger.box_round, -1
         if written >= 0 and (directory / "checkpoint").exists():
             data = files.read(directory / "checkpoint")
-            head, start = unframe(_Box, data)
-            if start + head.size != len(data):
-                raise head.FORM.fault("cut short")
-            if head.round == written:  # else a crash came between the file and the ledger
-                ledger.box, ledger.box_round = records.from_pieces([data[start:]]), written
-                ledger.vouchers = head.vouchers
+            if seal.peek(data).round == written:  # else a crash came between it and the ledger
+                if len(data) != ledger.box_bytes:
+                    raise StoreError("the kept checkpoint was cut short: remove it")
+                ledger.box, ledger.box_round = records.from_pieces([data]), written
         return ledger
 
     def place(self, nodes: Mapping[int, bytes]) -> None:
@@ -376,6 +365,8 @@ def _read_model(path: Path, ledger: Ledger) -> Model:
         if model.round != ledger.round or ledger.phase != "training":
             raise StoreError("the kept model is not the ledger's: it cannot be resumed from")
         ledger.chain[model.round] = model.history
+        if ledger.pending_sum is not None:
+            ledger.survivors = len(ledger.pending_sum.senders)
         ledger.summed()
     return model
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from logging import INFO
 from typing import Any, NoReturn, cast
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import check_answer
@@ -24,7 +24,7 @@ from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.federation import Federation, Read
 from flhe.strategies.options import RunSettings
-from flhe.strategies.trouble import give_up, log, warn
+from flhe.strategies.trouble import give_up, log
 
 
 class MaskingAgreement:
@@ -187,12 +187,9 @@ class MaskingAgreement:
         self, stage: str, contents: Mapping[int, RecordDict], read: Read[bytes]
     ) -> dict[int, bytes]:
         """Send each node its content; return `read`'s result of each answer by rank."""
-        messages = [Message(content, node, "train") for node, content in contents.items()]
         timeout = self.settings.stage_timeout
-        told = self.fed.ask(messages, timeout, self._trouble, read, follows=False)
-        found = {self.nodes[node]: value for node, value in told}
-        warn(f"{stage}: node %d: %s", self._trouble)
-        return found
+        told = self.fed.gather(stage, contents, timeout, self._trouble, read)
+        return {self.nodes[node]: value for node, value in told.items()}
 
     def _enough(self, stage: str, count: int, need: int) -> None:
         if count < need:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypedDict, get_args
 
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import DEFAULT_TTL, MetricRecord, RecordDict
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
@@ -34,7 +34,7 @@ class RunSettings:
     Parameters
     ----------
     round_timeout : float
-        Seconds that a round waits for updates, and an evaluation for metrics.
+        Seconds that a round waits for updates, and an evaluation for metrics: 12 hours at most.
     stage_timeout : float
         Seconds that each relay of the key agreement, each stage of a round after training, and each
         sealed checkpoint, waits.
@@ -77,6 +77,11 @@ class RunSettings:
         for name in ("round_timeout", "stage_timeout", "connect_timeout"):
             if not 0 < (value := getattr(self, name)) < float("inf"):  # false for NaN
                 raise ConfigError(f"{name}={value}: must be positive and finite, in seconds")
+            if value > DEFAULT_TTL and name != "connect_timeout":
+                raise ConfigError(
+                    f"{name}={value}: Flower drops a message after {DEFAULT_TTL} seconds: choose "
+                    "those, or fewer"
+                )
         for name in ("retries", "patience", "rekey_every", "checkpoint_every"):
             if type(count := getattr(self, name)) is not int or count < 0:
                 raise ConfigError(f"{name}={count!r}: must be an integer, 0 or more")

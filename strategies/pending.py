@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from flhe.errors import ProtocolError, QuorumError, SumRangeError
 from flhe.keys.agreement.voids import VOID, Promise, Void
@@ -23,7 +23,7 @@ from flhe.strategies.ledger import PendingSet
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.options import RunSettings
 from flhe.strategies.suspects import spoilt
-from flhe.strategies.trouble import log, reasons, warn
+from flhe.strategies.trouble import log, reasons
 
 
 @dataclass(slots=True)
@@ -152,20 +152,14 @@ class Settling:
         confirmed, slot = fed.confirmed.issuperset(ranks), void.slot
         fields = {"round": slot.round, "attempt": slot.attempt, "number": void.circle.number}
         stage = fed.stage(VOID, confirmed, slot=slot.to_bytes(), **fields)
-        content, timeout = RecordDict({records.STAGE: stage}), self.settings.stage_timeout
+        contents = dict.fromkeys(ranks, RecordDict({records.STAGE: stage}))
         self._trouble.clear()
-        messages = [Message(content, node, "train") for node in ranks]
-        made = fed.ask(messages, timeout, self._trouble, read, follows=False)
-        void = void.with_promises({ranks[node]: each for node, each in made})
-        warn("void: node %d: %s", self._trouble)
+        made = fed.gather(VOID, contents, self.settings.stage_timeout, self._trouble, read)
+        void = void.with_promises({ranks[node]: each for node, each in made.items()})
         self._note(void=void)
         if not void.complete:
             return False
-        log(
-            INFO,
-            "void: %d members have given the set of round %d up",
-            len(void.promises),
-            slot.round,
-        )
+        given_up = "void: %d members have given the set of round %d up"
+        log(INFO, given_up, len(void.promises), slot.round)
         fed.ledger.give_up()
         return True

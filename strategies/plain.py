@@ -76,7 +76,7 @@ class MeteredFedAvg(FedAvg):
         if self._on_round is not None and self._meter is not None:
             report = RoundReport.of(
                 server_round,
-                self._meter.take(),
+                self._meter.meter.take(),
                 crypto_s=0.0,
                 round_s=time.monotonic() - self._started_at,
                 survivors=self._survivors,

@@ -232,10 +232,6 @@ class MeteredGrid(Grid):
         self._grid = grid
         self.meter = Meter()
 
-    def take(self) -> Spent:
-        """Return the costs since the last call, and start again from zero."""
-        return self.meter.take()
-
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Push messages, counting each node's copy."""
         return self._grid.push_messages(self._sent(messages))

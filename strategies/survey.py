@@ -18,7 +18,7 @@ from flhe.mods import records
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from flhe.strategies.federation import BEHIND, LEFT, NO_KEY, SUM_RANGE, Federation
 from flhe.strategies.overhead import OPEN
-from flhe.strategies.trouble import give_up, log, most_common, warn
+from flhe.strategies.trouble import give_up, log, most_common
 from flhe.sums.secure_sum import SecureSum as Sum
 from flhe.training import query
 from flhe.training.kind import Kind
@@ -105,16 +105,15 @@ class Survey(Federation):
 
     # --- a query ---
 
-    def question(self, confirmed: bool) -> RecordDict:
-        """Return the current query as nodes receive it."""
+    def questions(self, nodes: Sequence[int]) -> list[Message]:
+        """Return the current query for each of `nodes`."""
         assert self.query is not None
         voids = [void.to_bytes() for void in self.ledger.voids]
         fields = {"query": self.query.to_bytes(), "voids": voids}
-        return RecordDict({records.STAGE: self.stage("query", confirmed, **fields)})
-
-    def questions(self, nodes: Sequence[int]) -> list[Message]:
-        """Return the query for each of `nodes`."""
-        made = {told: self.question(told) for told in {node in self.confirmed for node in nodes}}
+        made = {
+            confirmed: RecordDict({records.STAGE: self.stage("query", confirmed, **fields)})
+            for confirmed in (False, True)
+        }
         return [Message(made[node in self.confirmed], node, "train") for node in nodes]
 
     def note(self, total: Sealed) -> None:
@@ -134,7 +133,7 @@ class Survey(Federation):
         bits, and the query is over.
         """
         number, asked = total.slot.round, Asked.from_bytes(self.ledger.asking)
-        self.survivors = len(total.senders)
+        self.ledger.survivors = len(total.senders)
         if not self.server_reads:
             self.ledger.keep_evaluation(number, to_bytes(total), pack(release))
             self.ledger.summed()
@@ -206,9 +205,7 @@ class Survey(Federation):
             boxes.setdefault(name, sealed)  # one for each result: they may be large
             return name
 
-        messages = [Message(content, node, "train") for node in nodes]
-        told = dict(self.ask(messages, timeout, trouble, read, follows=False))
-        warn("total: node %d: %s", trouble)
+        told = self.gather("total", dict.fromkeys(nodes, content), timeout, trouble, read)
         need = self.parameters.epoch.colluders + 1
         common = most_common(told.values()) if told else b""
         agree = [node for node in told if told[node] == common]

@@ -89,13 +89,9 @@ class TensorBoard:
             self._writer.write_event(event)
             self._writer.flush()  # SummaryWriter's own would leave that to a thread, and return
 
-    def close(self) -> None:
-        """End the file."""
-        with self._outlet.writing():
-            self._writer.close()
-
     def __enter__(self) -> TensorBoard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()  # which must not replace an earlier error
+        with self._outlet.writing():  # it must not replace an earlier error
+            self._writer.close()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from flhe.keys.seal import ModelKey
 from flhe.schemes.sealed import Slot
 from tests.keys import agreement
 from tests.keys.agreement import Exchange, roster_of
@@ -18,6 +19,7 @@ SIZE = 4
 RUN = 2**63 + 77
 IDS = agreement.sites(SIZE)
 ROSTER = replace(roster_of(IDS, 1, ("flashe", "sash")), revoked=(bytes([9]) * 32,))
+KEY = ModelKey(bytes(16), RUN, ROSTER.hash, bytes(range(32)))
 
 
 @functools.cache

@@ -29,7 +29,7 @@ from flhe.training.vouching import Holding
 from flhe.wire import canonical
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.decoders import ANY, NEVER, Decoder
-from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, exchange, replaced, source
+from tests.fuzz.group import IDS, KEY, RUN, SIZE, exchange, replaced, source
 from tests.fuzz.stored import models
 from tests.keys.agreement import CONTRACT, opened, resigned
 
@@ -149,8 +149,6 @@ def _shared_announced(data: bytes) -> None:
 
 
 # --- sealed boxes ---
-
-KEY = ModelKey(bytes(16), RUN, ROSTER.hash, bytes(range(32)))
 
 
 def _box(plaintext: bytes, round_: int = 3) -> bytes:

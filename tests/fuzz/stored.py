@@ -15,6 +15,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from flhe.coding.support import Support
+from flhe.keys.seal import MAGIC as BOX
+from flhe.keys.seal import seal
 from flhe.mods import records
 from flhe.node.node import StoredOutput, _output
 from flhe.schemes.sealed import Sealed
@@ -27,7 +29,7 @@ from flhe.training.model import MAGIC as MODEL
 from flhe.training.model import Model
 from flhe.wire.record import frame
 from tests.fuzz.decoders import ANY, Decoder, Encode
-from tests.fuzz.group import IDS, ROSTER, RUN, exchange, scratch
+from tests.fuzz.group import IDS, KEY, ROSTER, RUN, exchange, scratch, source
 from tests.fuzz.plain import LAYOUT, dense, sparse
 from tests.keys.agreement import CONTRACT
 
@@ -54,7 +56,8 @@ def server() -> Path:
     kept.begin(3, 0)
     kept.keep_mean_squares(dense())
     kept.keep(dense(), bytes([2]) * 32, b"release")
-    kept.keep_box(records.from_pieces([b"abc", b"defg"]), 2, (b"voucher",))
+    box = b"".join(seal(KEY, 2, 1, b"abcdefg", source("kept box")))
+    kept.keep_box(records.from_pieces([box]), 2, (b"voucher",))
     return directory
 
 
@@ -122,8 +125,10 @@ def drafts() -> list[Draft]:
 def entries() -> Sequence[Decoder]:
     """All of them."""
 
-    def at_server(name: str, file: str, read: Callable[[], Any], encode: Encode) -> Decoder:
-        return file_of(name, lambda: server() / file, read, encode, head=0)
+    def at_server(
+        name: str, file: str, read: Callable[[], Any], encode: Encode, *, head: int
+    ) -> Decoder:
+        return file_of(name, lambda: server() / file, read, encode, head=head)
 
     def box() -> Any:
         return ledger().box, ledger().box_round, ledger().vouchers
@@ -134,8 +139,8 @@ def entries() -> Sequence[Decoder]:
     kept = _output_bytes((sparse(), b"envelope"))
     return (
         Decoder("kept update", [kept], output, _output_bytes, head=0),
-        at_server("kept sum of a ledger", "sum-3", lambda: ledger().sums[3], _sum_bytes),
-        at_server("kept checkpoint of a ledger", "checkpoint", box, ANY),
+        at_server("kept sum of a ledger", "sum-3", lambda: ledger().sums[3], _sum_bytes, head=0),
+        at_server("kept checkpoint of a ledger", "checkpoint", box, ANY, head=len(BOX)),
         Decoder("model", [*map(_joined, models())], Model.from_bytes, _joined, head=len(MODEL)),
         Decoder("draft", [*map(_joined, drafts())], Draft.from_bytes, _joined, head=len(DRAFT)),
     )

@@ -12,14 +12,13 @@ import shutil
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
-from hypothesis import strategies as st
 
 from flhe.errors import QuorumError, StoreError
 from flhe.mods import HEMod, records
@@ -78,14 +77,6 @@ class Fault:
     """How many such messages pass before."""
     torn: bool = False
     """Whether the file that it wrote last is cut short."""
-
-
-def faults(amounts: Sequence[int], writes: int, **where: Any) -> st.SearchStrategy[Fault]:
-    """Messages that are lost, late or doubled, and nodes that die over one."""
-    kinds = [what for what in get_args(What) if what != "kill"]
-    disturbed = st.builds(Fault, st.sampled_from(kinds), st.sampled_from(amounts), **where)
-    killed = st.builds(Fault, st.just("kill"), st.integers(1, writes), **where, torn=st.booleans())
-    return disturbed | disturbed | killed
 
 
 @dataclass
@@ -219,26 +210,6 @@ class World(Watch):
         while self.queue and self.queue[0][0] <= self.clock.now:
             heapq.heappop(self.queue)[2]()
 
-    def deliver(
-        self,
-        fault: Fault | None,
-        serve: Callable[[], Message | None],
-        hear: Callable[[Message], None],
-    ) -> None:
-        """Send a message, and see what becomes of it: `serve` is its node, `hear` who asked."""
-        what, amount = (fault.what, fault.amount) if fault else ("", 0)
-
-        def arrives() -> None:
-            reply = serve()
-            if reply is not None and what != "lose reply":
-                for _ in range(2 if what == "twice reply" else 1):
-                    self.post(amount if what == "late reply" else 0, lambda: hear(reply))
-
-        if what not in ("lose request", "unavailable"):
-            self.post(amount if what == "late request" else 0, arrives)
-        if what in ("twice request", "late copy"):
-            self.post(amount if what == "late copy" else 0, arrives)
-
     # --- nodes ---
 
     def act(self, node: int, fault: Fault | None, ask: Callable[[], Message]) -> Message | None:
@@ -360,7 +331,6 @@ class ChaosGrid(InProcessGrid):
     def __init__(self, world: World) -> None:
         self.world = world
         super().__init__(world.app, 0, run_id=1000 + world.generation)
-        self._generation = world.generation
         self._sites: dict[int, int] = {}
         self._again: dict[str, _Packed] = {}
 
@@ -403,30 +373,37 @@ class ChaosGrid(InProcessGrid):
     def _send(self, node: int, message: Message, name: str) -> None:
         world, index, stage = self.world, self._sites[node], stage_of(message.content)
         fault = world.take(index, stage)
-        copies = 2 if fault is not None and fault.what in ("twice request", "late copy") else 1
+        what, amount = (fault.what, fault.amount) if fault else ("", 0)
+        copies = 2 if what in ("twice request", "late copy") else 1
         packed = [self._pack("down", node, message, name) for _ in range(copies)]
-        if fault is not None and fault.what == "unavailable":
+        if what == "unavailable":
             self._put(name, self._error(packed.pop().unpack(), UNAVAILABLE, "Node unavailable"))
             return
-
-        def serve() -> Message | None:
-            if not world.sites[index].there:
-                return None
-            reply = world.answer(index, packed.pop().unpack(), self.contexts[node], fault)
-            if reply is None:  # another process will have a context of its own
-                self.contexts[node].state = RecordDict()
-            elif not reply.has_error():
-                content = reply.content
-                if fault is not None and fault.what == "stale reply":
-                    reply.content = world.last.get((index, stage), content)
-                world.last[index, stage] = content
-            return reply
 
         def hear(reply: Message) -> None:
             box = self._again if name in self._box else self._box
             box[name] = self._pack("up", node, reply, name + "-reply")
 
-        world.deliver(fault, serve, hear)
+        def arrives() -> None:
+            if not world.sites[index].there:
+                return
+            reply = world.answer(index, packed.pop().unpack(), self.contexts[node], fault)
+            if reply is None:  # another process will have a context of its own
+                self.contexts[node].state = RecordDict()
+                return
+            if not reply.has_error():
+                content = reply.content
+                if what == "stale reply":
+                    reply.content = world.last.get((index, stage), content)
+                world.last[index, stage] = content
+            if what != "lose reply":
+                for _ in range(2 if what == "twice reply" else 1):
+                    world.post(amount if what == "late reply" else 0, lambda: hear(reply))
+
+        if what != "lose request":
+            world.post(amount if what == "late request" else 0, arrives)
+        if copies == 2:
+            world.post(amount if what == "late copy" else 0, arrives)
 
     def wait_for_reply(self, seconds: float) -> None:
         grid_module.time.sleep(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,8 @@ from flhe.node import audit
 from flhe.node.store import Store
 from flhe.strategies import HEStrategy
 from flhe.strategies import grid as grid_module
+from flhe.strategies.federation import Federation
+from flhe.strategies.grid import StreamGrid
 from flhe.strategies.report import RoundReport
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
@@ -137,7 +139,6 @@ class Puppets(InProcessGrid):
         self.killed: set[int] = set()
         self.reports: list[RoundReport] = []
         self.round, self.asked = 1, 0
-        self.federation = run_id
         self.rewrite: Callable[[int, str, RecordDict], RecordDict] = lambda n, s, content: content
         self.forge: Callable[[int, str, Message], Message] = lambda node, stage, reply: reply
         self.sent: list[tuple[int, str, RecordDict]] = []
@@ -200,21 +201,6 @@ class Puppets(InProcessGrid):
         self.forge = forge
         return lied
 
-    def damage_sum(self, number: int, spared: int) -> None:
-        """Have bits of a round's sum flip on their way to all nodes but one."""
-
-        def damaged(node: int, _stage: str, content: RecordDict) -> RecordDict:
-            at, record = f"{records.SUM}.0", content[records.STAGE]
-            if at not in content or record["round"] != number or node == spared:
-                return content
-            (header, *_) = records.bytes_list(record, "sums")
-            total = records.to_sealed(header, content.array_records[at])
-            data = total.data.copy()
-            data[::7] ^= 0x5A
-            return RecordDict({**content, at: records.from_sealed(replace(total, data=data))})
-
-        self.rewrite = damaged
-
     # --- what it carries ---
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -252,8 +238,8 @@ class Puppets(InProcessGrid):
         return Model.from_bytes((self.run_dir(index) / "model").read_bytes())
 
     def run_dir(self, index: int) -> Path:
-        """A node's directory of this run, or of the one that it resumes."""
-        return self.homes[index] / "runs" / str(self.federation)
+        """A node's directory of the federation, whose first run had the usual id."""
+        return self.homes[index] / "runs" / "7"
 
     def stages(self, stage: str) -> list[int]:
         return [node for node, name, _ in self.sent if name == stage]
@@ -325,8 +311,8 @@ def restaged(content: RecordDict, **fields: Any) -> RecordDict:
 def pin(
     grid: Puppets, nodes: Sequence[int], listed: int, name: str = "roster", **how: Any
 ) -> tuple[Roster, list[Identity]]:
-    """Pin one roster on nodes, which lists the first so many, each with an identity of its own."""
-    ids = [Identity(bytes([i + 1]) * 32) for i in range(len(grid.homes))]
+    """Pin one roster on nodes, which lists so many sites, each with an identity of its own."""
+    ids = [Identity(bytes([i + 1]) * 32) for i in range(max(listed, len(grid.homes)))]
     members = tuple(Member(f"site-{i}", each.public) for i, each in enumerate(ids[:listed]))
     roster = Roster(members, **{"collusion": 0, "min_survivors": 2, "schemes": ("*",), **how})
     config = write_pinned(grid.homes[0].parent / name, roster)
@@ -358,6 +344,15 @@ def play(
     return strategy, result
 
 
+def federated(
+    make: Callable[..., HEStrategy], grid: Puppets, rounds: int = 3, **how: Any
+) -> Federation:
+    """The server's state after a whole run."""
+    fed = play(make, grid, rounds, **how)[0]._fed
+    assert fed is not None
+    return fed
+
+
 def refused(make: Callable[..., HEStrategy], grid: Puppets, rounds: int = 2, **how: Any) -> str:
     """The text of the QuorumError that a run ends with."""
     with pytest.raises(QuorumError) as caught:
@@ -386,26 +381,23 @@ def lose(reply: Message) -> None:
     reply._content, reply._error = None, Error(code=4)
 
 
-def fail_once(
-    grid: Puppets,
-    stage: str,
-    round_: int,
-    times: int = 1,
-    node: int | None = None,
-    fate: Fate = "dead",
-) -> list[int]:
-    """The first `times` that a round's stage is asked of a node, or of any, it fails; returns which."""
-    failed: list[int] = []
+def spoil_shares(reply: Message) -> None:
+    """None of the shares that come with an update decrypts: for `lie`."""
+    record: Any = told(reply)
+    if "shares" in record:
+        record["shares"] = [box[:-1] + b"\0" if box else box for box in record["shares"]]
 
-    def fates(asked: int, at: str, number: int) -> Fate:
-        there = (at, number) == (stage, round_) and node in (None, asked)
-        if there and len(failed) < times:
-            failed.append(asked)
-            return fate
-        return None
 
-    grid.fate = fates
-    return failed
+def first_of(patch: Patch, first: Callable[[int], bool]) -> None:
+    """Have some nodes' replies to every stage come before the others', each time in order."""
+    honest = StreamGrid.send_and_receive
+
+    def ordered(self: StreamGrid, *args: Any, **kwargs: Any) -> Iterator[Message]:
+        replies = list(honest(self, *args, **kwargs))
+        node_of = self.node_of
+        return iter(sorted(replies, key=lambda r: (not first(node_of(r)), node_of(r))))
+
+    patch.setattr(StreamGrid, "send_and_receive", ordered)
 
 
 def drift(grid: Puppets, index: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,8 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.strategies import chaos
-from tests.strategies.chaos import MAX_NODES, Fault, World, fast_directory
+from tests.strategies.chaos import MAX_NODES, Fault, What, World, fast_directory
 
 STAGES = ["", "evaluate", "sync", "status", "checkpoint"]
 STAGES += ["advertise", "share", "confirm", "initial"]
@@ -26,17 +25,20 @@ STAGES += ["advertise", "share", "confirm", "initial"]
 nodes = st.integers(0, MAX_NODES - 1)
 moments = st.integers(0, 40)
 """Operations of the server into its next run; 0 is before it."""
-faults = chaos.faults(
-    (1, 9, 30, 61, 200),
-    30,
-    node=nodes,
-    stage=st.sampled_from(["round"] * 4 + ["evaluate"] * 2 + STAGES),
-    after=st.integers(0, 2),
-)
+WHERE: dict[str, Any] = {
+    "node": nodes,
+    "stage": st.sampled_from(["round"] * 4 + ["evaluate"] * 2 + STAGES),
+    "after": st.integers(0, 2),
+}
+KINDS = st.sampled_from([what for what in get_args(What) if what != "kill"])
+disturbed = st.builds(Fault, KINDS, st.sampled_from((1, 9, 30, 61, 200)), **WHERE)
+killed = st.builds(Fault, st.just("kill"), st.integers(1, 30), **WHERE, torn=st.booleans())
+faults = disturbed | disturbed | killed
+"""Messages that are lost, late or doubled, and nodes that die over one."""
 
 
-class Machine(RuleBasedStateMachine):
-    """A machine over what is watched, which in the end is left in peace."""
+class Chaos(RuleBasedStateMachine):
+    """Faults are armed, then the server runs; see `World` for what is watched meanwhile."""
 
     world: Any = None
 
@@ -51,26 +53,6 @@ class Machine(RuleBasedStateMachine):
                 self.nothing_was_wrong()
             finally:
                 self.world.close()
-
-    def goes_on(self) -> None:
-        """A federation that is left in peace gets on."""
-        raise NotImplementedError
-
-
-def run_machine(machine: type[Machine], runs: int, steps: int) -> None:
-    how = settings(
-        max_examples=runs,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(machine, settings=how)
-
-
-class Chaos(Machine):
-    """Faults are armed, then the server runs; see `World` for what is watched meanwhile."""
-
-    world: World | None = None
 
     @initialize(
         size=st.integers(3, 4),
@@ -160,11 +142,15 @@ class Chaos(Machine):
         return node % len(self.world.sites)
 
 
-def test_some_runs() -> None:
-    run_machine(Chaos, 3, 10)
+SWEEP = [pytest.mark.sweep, pytest.mark.timeout(0)]
 
 
-@pytest.mark.sweep
-@pytest.mark.timeout(0)
-def test_two_thousand_runs() -> None:
-    run_machine(Chaos, 2000, 12)
+@pytest.mark.parametrize(("runs", "steps"), [(3, 10), pytest.param(2000, 12, marks=SWEEP)])
+def test_some_runs(runs: int, steps: int) -> None:
+    how = settings(
+        max_examples=runs,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Chaos, settings=how)

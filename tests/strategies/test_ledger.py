@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.voids import Void
+from flhe.keys.seal import ModelKey, seal
+from flhe.mods import records
 from flhe.schemes.sealed import Sealed, Slot, to_bytes
 from flhe.strategies.key_agreement import Agreed
-from flhe.strategies.ledger import MAX_BYTES, Ledger, PendingSet
+from flhe.strategies.ledger import MAX_BYTES, Ledger, PendingSet, _chunks
 from flhe.training.model import Model
 from flhe.training.update import served
 from flhe.wire import canonical, files
@@ -42,6 +45,10 @@ def agreed(number: int = 0) -> Agreed:
 def sealed(round_: int, fill: int = 0) -> Sealed:
     slot = Slot(7, bytes(32), bytes(16), round_, 0, bytes(32), bytes(32))
     return Sealed("flashe", slot, (0, 1, 2), 4, np.full(9, fill, np.uint8), "double")
+
+
+def pending_for(total: Sealed) -> PendingSet:
+    return PendingSet(Void(total.slot, SharingParameters(1, (bytes(32),), 1, 0)))
 
 
 @pytest.fixture
@@ -125,7 +132,7 @@ def test_a_new_epoch_spoils_the_round_under_way_and_no_other(ledger: Ledger) -> 
 
 def test_a_set_that_may_be_signed_stays_until_its_end(ledger: Ledger) -> None:
     total = sealed(3, 1)
-    pending = PendingSet(Void(total.slot, SharingParameters(1, (bytes(32),), 1, 0)))
+    pending = pending_for(total)
     ledger.begin(3, 1)
     ledger.hold(pending, total)
     ledger.hold(dataclasses.replace(pending, signatures={0: bytes(64)}))
@@ -155,12 +162,14 @@ AFTER = served({"w": np.ones(5, np.float32)}, 1)
 
 
 def test_a_model_written_just_before_a_crash_is_the_rounds_result(reading: Ledger) -> None:
+    reading.hold(pending_for(sealed(1)), sealed(1))
     before = (reading.directory / "ledger").read_bytes()
     reading.keep_model(AFTER)
     (reading.directory / "ledger").write_bytes(before)
+    files.replace(reading.directory / "pending", _chunks(sealed(1)))
     found = again(reading)
     assert encoded(found.model) == encoded(AFTER)
-    assert (found.phase, found.base) == ("summed", 1)
+    assert (found.phase, found.base, found.survivors) == ("summed", 1, 3)
     reading.done()
     reading.begin(2, 0)
     other = served({"w": np.zeros(5, np.float32)}, 1)
@@ -190,17 +199,22 @@ def test_a_damaged_ledger_is_not_resumed(ledger: Ledger, name: str) -> None:
         again(ledger)
 
 
-@pytest.mark.parametrize(("name", "size"), [("sum-1", 2), ("sum-1", 40), ("release-1", None)])
-def test_a_sum_that_is_gone_or_cut_short_is_named(
-    ledger: Ledger, name: str, size: int | None
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "size"), [("sum-1", 2), ("sum-1", 40), ("checkpoint", -1), ("release-1", None)]
+)
+def test_what_is_gone_or_cut_short_is_named(ledger: Ledger, name: str, size: int | None) -> None:
+    box = b"".join(seal(ModelKey(bytes(16), 7, bytes(32), bytes(32)), 0, 0, b"model", os.urandom))
+    ledger.keep_box(records.from_pieces([box]), 0, (b"voucher",))
     play(ledger, 1)
+    kept = again(ledger)
+    assert records.to_pieces(kept.box) == [box]
+    assert (kept.box_round, kept.vouchers) == (0, (b"voucher",))
     path = ledger.directory / name
     if size is None:
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(FlheError, match="a kept sum was cut short" if size else "cannot read"):
+    with pytest.raises(FlheError, match="was cut short" if size else "cannot read"):
         again(ledger)
 
 

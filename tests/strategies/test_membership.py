@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message, RecordDict
 
 from flhe.errors import QuorumError
 from flhe.mods import HEMod, records
 from flhe.node.checkpoint import open_checkpoint
-from flhe.strategies import FlasheFedAvg, HEStrategy
+from flhe.strategies import EsaflFedAvg, FlasheFedAvg, HEStrategy, SashFedAvg
+from flhe.strategies.federation import LOST
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.training.optimizer import Optimizer
-from tests.strategies.puppets import Log, Node, Puppets, initial, play, refused, same, told
+from tests.mods.harness import SLUGS
+from tests.strategies.puppets import (
+    Log,
+    Node,
+    Puppets,
+    federated,
+    initial,
+    play,
+    refused,
+    restaged,
+    same,
+    told,
+)
 from tests.strategies.reference import Reference, close, start_arrays, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -90,7 +107,6 @@ def test_a_resumed_run_asks_under_the_next_attempt(tmp_path: Path) -> None:
     grid.fate = lambda _, stage, round_: "silent" if (stage, round_) == ("round", 2) else None
     assert refused(FlasheFedAvg, grid, **how).startswith("round 2: 0 updates")
     again = Puppets(tmp_path, 4, run_id=8)
-    again.federation = 7
     play(FlasheFedAvg, again, 3, start={"resume": True}, **how)
     asked = [content[records.STAGE] for _, stage, content in again.sent if stage == "round"]
     assert [(said["round"], said["attempt"]) for said in asked] == [(2, 2)] * 4 + [(3, 0)] * 4
@@ -173,8 +189,7 @@ def test_patience(there: list[list[int]], dues: list[str]) -> None:
 
 
 def ledger_of(grid: Puppets, rounds: int) -> Ledger:
-    strategy, _ = play(FlasheFedAvg, grid, rounds)
-    return strategy._fed.ledger
+    return federated(FlasheFedAvg, grid, rounds).ledger
 
 
 def lose_model(grid: Puppets, round_: int) -> int:
@@ -238,13 +253,22 @@ def test_a_false_voucher_does_not_count(tmp_path: Path, caplog: Log) -> None:
 
 def test_who_opened_a_sum_that_is_void_is_named_and_asked(tmp_path: Path, caplog: Log) -> None:
     """The others go on; it comes back once its administrator takes their result."""
-    grid = Puppets(tmp_path, 5)
+    grid, at = Puppets(tmp_path, 5), f"{records.SUM}.0"
+
+    def damaged(node: int, _stage: str, content: RecordDict) -> RecordDict:
+        record = content[records.STAGE]
+        if at not in content or record["round"] != 2 or node == 100:
+            return content
+        (header,) = records.bytes_list(record, "sums")
+        total = records.to_sealed(header, content.array_records[at])
+        total = replace(total, data=total.data ^ 0x5A)
+        return RecordDict({**content, at: records.from_sealed(total)})
 
     def move_away() -> None:
         assert grid.model(0).round == 2
         (grid.run_dir(0) / "model").rename(grid.run_dir(0) / "model-before")
 
-    grid.damage_sum(2, spared=100)
+    grid.rewrite = damaged
     grid.before[5] = move_away
     ledger_of(grid, 6)
     assert "no node could open the sum of round 2: the round is void" in caplog.text
@@ -254,3 +278,150 @@ def test_who_opened_a_sum_that_is_void_is_named_and_asked(tmp_path: Path, caplog
     assert grid.survivors[:2] == [5, 5]
     assert set(grid.survivors[2:]) <= {3, 4, 5}
     assert [link.round for link in same(grid, range(5)).chain] == [1, 3, 4, 5, 6]
+
+
+# --- machines that start anew, rounds ahead, and what refusals say ---
+
+NODES = 4
+
+
+@pytest.mark.parametrize(
+    ("who", "durable", "agreements", "senders"),
+    [
+        ([1], False, 2, NODES - 1),  # its keys are found out about when it is asked for an update
+        (range(NODES), False, 2, NODES),
+        (range(NODES), True, 1, NODES),
+    ],
+    ids=["one", "all", "all, durable"],
+)
+def test_machines_that_start_anew_agree_anew(
+    tmp_path: Path, who: Any, durable: bool, agreements: int, senders: int
+) -> None:
+    """Their disks may be those of yesterday: no mask of the keys on them is used again."""
+    grid = Puppets(tmp_path, NODES, config=lambda i: memory(tmp_path, i, durable=durable))
+    grid.before[3] = lambda: start_anew(tmp_path, *who)
+    play(FlasheFedAvg, grid, 4)
+    assert grid.stages("advertise") == agreements * [100 + i for i in range(NODES)]
+    assert grid.survivors == [NODES, NODES, senders, NODES]
+    assert same(grid, range(NODES)).round == 4
+    assert grid.epochs(1) == agreements
+
+
+def memory(path: Path, node: int, *, durable: bool = False) -> dict[str, Any]:
+    """The node's own machine: its memory is a directory."""
+    place = path / f"memory-{node}"
+    place.mkdir(0o700, exist_ok=True)
+    return {"flhe-durable": durable, "flhe-witness": str(place)}
+
+
+def start_anew(path: Path, *nodes: int) -> None:
+    """Machines start anew, all of them unless some are named: what was in memory is gone."""
+    for node in nodes or range(NODES):
+        for left in (path / f"memory-{node}").iterdir():
+            left.unlink()
+
+
+@pytest.mark.parametrize("make", [FlasheFedAvg, partial(EsaflFedAvg, keys="joint")])
+def test_a_sum_whose_key_is_gone_everywhere_is_void(tmp_path: Path, caplog: Log, make: Any) -> None:
+    """Power fails everywhere between a sum and its opening: that round is lost, and no more."""
+    grid = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
+    grid.before[3] = lambda: start_anew(tmp_path)
+    play(make, grid, 4, fraction_evaluate=0.0)
+    assert "too few have opened the sum of round 2, and its key is gone: it is void" in caplog.text
+    assert same(grid, range(NODES)).round == 4
+
+
+@pytest.mark.parametrize("make", [partial(SashFedAvg, unmask="clients"), EsaflFedAvg])
+def test_a_sum_whose_senders_released_its_keys_is_read(tmp_path: Path, make: Any) -> None:
+    """Power fails everywhere before it is: its members sign no other set, so it opens where it can."""
+    grid = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
+    grid.before[3] = lambda: start_anew(tmp_path)
+    play(make, grid, 4, fraction_evaluate=0.0)
+    assert grid.survivors == [NODES] * 4
+    model = same(grid, range(NODES))
+    assert model.round == 4
+    close(model, Reference.of([set(range(NODES))] * 4), 4 * tolerance(list(range(NODES)), 1))
+
+
+@pytest.mark.parametrize(("make", "how"), [(FlasheFedAvg, {}), (SashFedAvg, {"unmask": "clients"})])
+def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
+    tmp_path: Path, caplog: Log, make: Any, how: dict[str, Any]
+) -> None:
+    """A server that was dishonest once: the rounds that it used up are passed over."""
+    grid, hit = Puppets(tmp_path, NODES), set[int]()
+
+    def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
+        if stage != "round" or content[records.STAGE]["round"] != 2 or node in hit:
+            return content
+        hit.add(node)
+        return restaged(content, round=4, attempt=2**32 - 2)
+
+    grid.rewrite = rewrite
+    play(make, grid, 7, **how)
+    assert len(hit) == NODES
+    assert same(grid, range(NODES)).round == 7
+
+
+def test_power_fails_at_the_server_too(tmp_path: Path) -> None:
+    """Between a sum and its opening, everywhere: the run that resumes takes that round back."""
+    grid = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
+
+    def power_cut() -> None:
+        start_anew(tmp_path)
+        raise ConnectionError
+
+    how: dict[str, Any] = {"fraction_evaluate": 0.0, "state_dir": tmp_path / "state"}
+    grid.before[3] = power_cut
+    with pytest.raises(ConnectionError):
+        play(FlasheFedAvg, grid, 4, **how)
+    again = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
+    play(FlasheFedAvg, again, 4, start={"resume": True}, **how)
+    assert same(again, range(NODES)).round == 4
+
+
+def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
+    """Most nodes have answered its attempts before, and then fail for ever."""
+    grid = Puppets(tmp_path, NODES)
+    asked = Counter[int]()
+
+    def fails(node: int, reply: Message) -> Message:
+        asked[node] += 1
+        request = Message(RecordDict(), reply.metadata.src_node_id, "train")
+        code = 1022 if asked[node] <= 2 else 1001
+        return Message(Error(code=code, reason="test"), reply_to=request)
+
+    grid.lies(grid.contexts, "round", fails)
+    with pytest.raises(QuorumError):
+        play(FlasheFedAvg, grid, 1, retries=1)
+    assert max(asked.values()) <= 3
+
+
+NOTED = {
+    1011: "lost", 1012: "lost", 1013: "keyless", 1014: "lost", 1019: "lost", 1020: "keyless",
+    1021: "left", 1023: "lost", 1024: "lost",
+}  # fmt: skip
+"""Refusals, and what the server takes the node for; all others leave it where it was."""
+
+
+def test_a_refusal_says_where_a_node_stands(tmp_path: Path) -> None:
+    fed = federated(FlasheFedAvg, Puppets(tmp_path, 3), 2)
+    fed.grid.node_of = Mock(return_value=101)  # type: ignore[method-assign]
+    notes = (fed.membership.keyless, fed.membership.left, fed.refusers, fed.attempt.spent)
+    for code in SLUGS:
+        fed.at[101] = 0  # so the last sums are those that it was sent
+        for known in (fed.confirmed, *notes):
+            known.discard(101)
+        fed.round.claimed.clear()
+        reply = Message(RecordDict(), 101, "train")
+        reply._content, reply._error = None, Error(code=code, reason="")
+        fed.grid.send_and_receive = Mock(return_value=[reply])  # type: ignore[method-assign]
+        assert fed.gather("of no model", {101: RecordDict()}, 1.0, {}, lambda *_: None) == {}
+        assert fed.at[101] == 0
+        fed.round.claimed.clear()
+        sent = fed.ledger.base in (fed.missing_rounds(101) or ())
+        fed.refused(101, reply)
+        found = {"lost": fed.at[101] == LOST, "keyless": 101 in notes[0], "left": 101 in notes[1]}
+        noted = [name for name, there in found.items() if there]
+        assert noted == [name for name in found if name == NOTED.get(code)], code
+        assert (101 in fed.refusers) == (sent and code in (1011, 1012, 1014, 1023, 1024))
+        assert (101 in fed.attempt.spent) == (not sent and code == 1012)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -33,8 +32,6 @@ from flhe.strategies.overhead import (
     sound,
 )
 from tests.strategies.puppets import Puppets
-
-Step = tuple[Any, ...]
 
 # --- what every run's accounts add up to ---
 
@@ -78,61 +75,16 @@ def check_accounts(grid: Puppets, ending: Spent) -> None:
         assert max(held) == report.server_bytes <= 1.05 * resident("VmHWM")  # Linux tells it late
 
 
-# --- a server of which a test knows all ---
-
-
-class Server:
-    """One with a clock and a memory that tests set; what it does is a row of steps."""
-
-    def __init__(self) -> None:
-        self.now, self.held, self.most = 50.0, 100, 400
-        self.meter = Meter(lambda: self.now, lambda: (self.held, self.most))
-        self.requests = [0]
-        self.inner: list[ExitStack] = []
-
-    def does(self, *steps: Step) -> Spent:
-        """Its account after these."""
-        for what, *how in steps:
-            getattr(self, what)(*how)
-        return self.meter.take()
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-
-    def hold(self, held: int) -> None:
-        self.held, self.most = held, max(self.most, held)
-
-    def open(self, phase: str) -> None:
-        self.requests.append(self.meter.open(phase))
-
-    def close(self, number: int = -1) -> None:
-        self.meter.close(self.requests[number % len(self.requests)])
-
-    def enter(self, phase: str) -> None:
-        self.inner.append(ExitStack())
-        self.inner[-1].enter_context(self.meter.doing(phase))
-
-    def leave(self) -> None:
-        if self.inner:
-            self.inner.pop().close()
-
-    def told(self, node: int, seconds: float) -> None:
-        self.meter.told(node, seconds)
-
-
-def seconds(spent: Spent) -> dict[str, float]:
-    return {phase.name: phase.seconds for phase in spent.phases if phase.seconds}
-
-
 # --- the account by itself ---
 
+Step = tuple[Any, ...]
 WAIT = [("wait", 1), ("open", TRAIN), ("wait", 2)]
 INNER = [("enter", ADD), ("wait", 4), ("enter", OPEN), ("wait", 8), ("leave",), ("wait", 16)]
 LATE = [("close", 1), ("wait", 8), ("close", 2)]
 TOLD = [("told", 1, 1.0), ("told", 2, 2.0), ("told", 1, 2.5), ("told", 3, 0.5)]
 ACCOUNTS: dict[str, tuple[list[Step], dict[str, float]]] = {
     "a request lasts until its replies are in, and what is done meanwhile is apart": (
-        [*WAIT, *INNER, ("leave",), ("wait", 32), ("close",), ("wait", 64)],
+        [*WAIT, *INNER, ("leave",), ("wait", 32), ("close", 1), ("wait", 64)],
         {OTHER: 65, TRAIN: 34, ADD: 20, OPEN: 8},
     ),
     "a request that is over closes no later one": (
@@ -145,22 +97,37 @@ ACCOUNTS: dict[str, tuple[list[Step], dict[str, float]]] = {
     ),
     **{
         f"of {asked} the slowest node's cryptography is taken out": (
-            [("open", asked), ("wait", 10), *TOLD, ("close",)],
+            [("open", asked), ("wait", 10), *TOLD, ("close", 1)],
             {asked: 6.5, named: 3.5} if named else {asked: 10},
         )
         for asked, named in ((TRAIN, ENCRYPT), (EXCHANGE, ENCRYPT), (EVALUATE, OPEN), (KEYS, ""))
     },
 }
+"""What a meter is told or lives through, and the seconds of each phase then."""
+
+
+def seconds(spent: Spent) -> dict[str, float]:
+    return {phase.name: phase.seconds for phase in spent.phases if phase.seconds}
 
 
 @pytest.mark.parametrize("name", ACCOUNTS)
 def test_accounts(name: str) -> None:
-    steps, expected = ACCOUNTS[name]
-    server = Server()
-    spent = server.does(*steps)
+    (steps, expected), now, inner = ACCOUNTS[name], [50.0], list[Any]()
+    meter = Meter(lambda: now[0], lambda: (100, 400))
+    for what, *how in steps:
+        if what == "wait":
+            now[0] += how[0]
+        elif what == "enter":
+            inner.append(meter.doing(*how))
+            inner[-1].__enter__()
+        elif what == "leave":
+            inner.pop().__exit__(None, None, None)
+        else:
+            getattr(meter, what)(*how)
+    spent = meter.take()
     assert seconds(spent) == expected
     assert spent.wall_s == sum(expected.values())
-    assert seconds(server.meter.take()) == {}
+    assert seconds(meter.take()) == {}
 
 
 @pytest.mark.parametrize("told", [math.inf, math.nan, -1.0, 3, "3", None])
@@ -169,15 +136,27 @@ def test_what_can_be_no_seconds_is_none(told: object) -> None:
 
 
 def test_memory_is_the_most_at_a_phases_ends_or_a_new_record_within() -> None:
-    server = Server()
-    in_add = [("enter", ADD), ("hold", 300), ("hold", 200), ("leave",)]  # less than has been
-    given_back = [("hold", 900), ("hold", 120)]  # before anybody looks
-    steps = [("hold", 150), ("open", TRAIN), *given_back, *in_add, ("close",), ("hold", 80)]
-    spent = server.does(*steps)
+    held = [100, 400]
+    meter = Meter(lambda: 50.0, lambda: (held[0], held[1]))
+
+    def hold(count: int) -> None:
+        held[:] = count, max(held[1], count)
+
+    hold(150)
+    request = meter.open(TRAIN)
+    hold(900)  # and given back before anybody looks
+    hold(120)
+    with meter.doing(ADD):
+        hold(300)  # less than has been
+        hold(200)
+    meter.close(request)
+    hold(80)
+    spent = meter.take()
     peaks = {phase.name: phase.server_bytes for phase in spent.phases}
     assert peaks == {OTHER: 200, TRAIN: 900, ADD: 200}
     assert spent.server_bytes == 900
-    assert server.does(("told", 1, 1.0)).server_bytes == 80
+    meter.told(1, 1.0)
+    assert meter.take().server_bytes == 80
 
 
 # --- which phase it is ---
