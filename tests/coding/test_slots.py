@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flhe.coding.slots import MAX_WIDTH, Slots
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 
 
 @pytest.mark.parametrize("capacity", [2047, 3071])
@@ -44,15 +44,3 @@ def test_what_cannot_have_been_added_is_refused() -> None:
     ):
         with pytest.raises(ProtocolError, match=says):
             slots.digits(batches, length, count)
-
-
-@pytest.mark.parametrize(
-    ("bound", "cohort", "capacity", "says"),
-    [
-        *((bound, cohort, 99, "both must be positive") for bound, cohort in ((0, 3), (1, 0))),
-        *((*sizes, "a slot takes") for sizes in ((1 << 55, 2, 4000), (100, 2, 9))),
-    ],
-)
-def test_what_cannot_work_is_refused(bound: int, cohort: int, capacity: int, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        Slots(bound, cohort, capacity)

@@ -16,7 +16,6 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh, most_examples
 from flhe.errors import (
-    ConfigError,
     ExamplesError,
     ProtocolError,
     RangeError,
@@ -131,9 +130,3 @@ def test_a_sum_that_its_senders_did_not_make(
     expected = pytest.raises(ProtocolError, match=message) if message else nullcontext()
     with expected:
         assert not codec.decode(total, (0, 1), codec.init(LAYOUT))[0].values.any()
-
-
-@pytest.mark.parametrize("limit", [0, -1, (1 << 28) + 1])
-def test_bounds_that_cannot_be(limit: int) -> None:
-    with pytest.raises(ConfigError, match="must be 1 to"):
-        Weigh(limit)
