@@ -12,14 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.coefficients import Coefficients
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.math.prg import FieldElements
 from flhe.math.ring import PrimeRing, Q
 from flhe.schemes.base import Secrets
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import draw_own
-from flhe.schemes.esafl.scheme import ESHE, Esafl
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.keyed import JointKey
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.derive import hkdf
@@ -224,18 +223,6 @@ def test_low_bits_tell_nothing(ours: Ours) -> None:
 def test_parities_tell_nothing(ours: Ours) -> None:
     odd = odd_places(*_under_an_odd_a(ours))
     assert abs(int((odd == (ours.owns[1] % 2 == 1)).sum()) - 2048) < 6 * 32
-
-
-@pytest.mark.parametrize("moduli", [(1 << 63,), (Q - 1,), (1 << 62, Q >> 2 | 1)])
-def test_an_even_q_is_refused(ours: Ours, moduli: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="even modulus"):
-        Coefficients(ours.slots.bound, 3, 2, moduli)
-
-
-@pytest.mark.parametrize("ring", ESHE)
-def test_p_and_q_have_no_common_factor(ring: str) -> None:
-    slots = Esafl(ring=ring, keys="joint").adder(9).sizes.slots
-    assert math.gcd(slots.q, 1 << slots.log_p) == 1
 
 
 def test_no_two_ciphertexts_have_one_a(ours: Ours, parts: list[Sealed]) -> None:

@@ -288,20 +288,6 @@ def test_the_server_needs_no_tenseal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opener(scheme).decrypt(total).tolist() == [2] * 9
 
 
-def test_a_sum_with_a_bit_flipped_is_refused_or_the_same() -> None:
-    adder = adder_of(Bfv(), 3)
-    values = np.random.default_rng(2).integers(-9, 9, (3, 40)).astype(np.int32)
-    total = total_of(adder, values)
-    for at in range(0, total.data.size, total.data.size // 40):
-        data = total.data.copy()
-        data[at] ^= 1 << at % 8
-        try:  # less than the noise that is allowed for changes nothing
-            found = opener(adder).decrypt(dataclasses.replace(total, data=data))
-        except ProtocolError:
-            continue
-        assert np.array_equal(found, values.sum(axis=0))
-
-
 # --- TenSEAL as the other side ---
 
 
