@@ -18,7 +18,6 @@ from flhe.coding.laplace import Laplace
 from flhe.coding.limbs import LimbPacking
 from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
-from flhe.coding.slots import Slots
 from flhe.coding.sparsify import TopK
 from flhe.coding.support import MAX_LENGTH, Support
 from flhe.coding.weigh import Weigh
@@ -58,8 +57,6 @@ REFUSED: list[tuple[str, Build, list[tuple[Any, ...]]]] = [
     ("groups", selected, [(p,) for p in ("(", "(?=a)", "(?P<n>a)", r"(a)\1", "a{1,9}(b){2}")]),
     ("groups", selected, [("(a?){50}",), (r"a\1",)]),
     ("one repeat", selected, [("a*b*",), ("a?a?",), (r".*.*\w\w\wx",), ("a?" * 60 + "a" * 60,)]),
-    ("both must be positive", Slots, [(0, 3, 99), (1, 0, 99)]),
-    ("a slot takes", Slots, [(1 << 55, 2, 4000), (100, 2, 9)]),
     ("LimbPacking", LimbPacking, [(32, (7,)), (65, (7,)), (40, ()), (40, (1 << 40,))]),
     ("the bound must be", Coefficients, [(0, 10, 1, (Q,)), (2**31, 10, 1, (Q,))]),
     ("the cohort 2 to 1024", Coefficients, [(7, 1, 1, (Q,)), (7, 1025, 1, (Q,))]),

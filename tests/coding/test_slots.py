@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flhe.coding.slots import MAX_WIDTH, Slots
+from flhe.coding.slots import Slots
 from flhe.errors import ProtocolError
 
 
@@ -26,7 +26,7 @@ def test_sums_of_extremes_are_exact_for_every_cohort(bits: int, capacity: int) -
             assert np.array_equal(opened, lanes.astype(np.int64) * times)
     bound = (1 << 53) - 1
     widest, lanes = Slots(bound, 2, capacity), np.array([bound, -bound, 1], np.int64)
-    assert widest.width == MAX_WIDTH
+    assert widest.width == 56
     opened = widest.digits([2 * n for n in widest.pack(lanes)], 3, 2)
     assert opened.tolist() == (2 * lanes).tolist()
 

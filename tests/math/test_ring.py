@@ -66,11 +66,6 @@ def test_roots_are_primitive_and_the_first() -> None:
     assert root(1009, 8) == next(
         w for g in range(2, 1009) if pow(w := pow(g, 126, 1009), 4, 1009) == 1008
     )
-    for q, order in ((1009, 32), (1009, 3), (1009, 0), (1009, -2), (Q, 1 << 33)):
-        with pytest.raises(ConfigError, match="a power of two that divides"):
-            root(q, order)
-    with pytest.raises(ConfigError, match="q must be prime"):
-        root(21, 4)
 
 
 # --- arithmetic ---
@@ -199,12 +194,6 @@ def test_extremes(on: PrimeRing) -> None:
 def test_rings_that_are_refused(n: int, q: int) -> None:
     with pytest.raises(ConfigError, match="must be"):
         PrimeRing(n, q)
-
-
-@pytest.mark.parametrize("wrong", [(3, 40, 1), (4, 64, 1), (4, 0, 1), (4, 20, 0), (1 << 16, 40, 1)])
-def test_primes_that_are_refused(wrong: tuple[int, int, int]) -> None:
-    with pytest.raises(ConfigError, match="takes a power of two"):
-        ntt_primes(*wrong)
 
 
 @every_ring
