@@ -15,7 +15,6 @@ from flhe.coding.coefficients import Coefficients
 from flhe.coding.extras import Extras
 from flhe.coding.flatten import MAX_ENTRIES, Entry, Layout, layout_of
 from flhe.coding.laplace import Laplace
-from flhe.coding.limbs import LimbPacking
 from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
 from flhe.coding.sparsify import TopK
@@ -57,21 +56,7 @@ REFUSED: list[tuple[str, Build, list[tuple[Any, ...]]]] = [
     ("groups", selected, [(p,) for p in ("(", "(?=a)", "(?P<n>a)", r"(a)\1", "a{1,9}(b){2}")]),
     ("groups", selected, [("(a?){50}",), (r"a\1",)]),
     ("one repeat", selected, [("a*b*",), ("a?a?",), (r".*.*\w\w\wx",), ("a?" * 60 + "a" * 60,)]),
-    ("LimbPacking", LimbPacking, [(32, (7,)), (65, (7,)), (40, ()), (40, (1 << 40,))]),
-    ("the bound must be", Coefficients, [(0, 10, 1, (Q,)), (2**31, 10, 1, (Q,))]),
-    ("the cohort 2 to 1024", Coefficients, [(7, 1, 1, (Q,)), (7, 1025, 1, (Q,))]),
-    ("there must be a slot", Coefficients, [(7, 10, 0, (Q,))]),
-    (
-        "one modulus below",
-        partial(Coefficients, 7, 10, 1),
-        [((),), ((2**64 + 1,),), ((Q, 1009),), ((1,),)],
-    ),
     ("give the key away", partial(Coefficients, 7, 10, 1), [((2**63,),), ((2**62 + 1, 2**40),)]),
-    (
-        "no common factor",
-        partial(Coefficients, 7, 10, 1),
-        [((2**61 - 1, 2**61 - 1),), ((3**30, 3**31),)],
-    ),
     ("take fewer slots", Coefficients, [(7, 10, 8, (Q,)), (7, 2, 1, (1009,))]),
     ("length", lambda n: Support.of(np.empty(0, np.uint32), n), [(-1,), (MAX_LENGTH + 1,)]),
     ("length", lambda n: Support.from_bytes(b"\1\0\0\0\0", n), [(-1,), (MAX_LENGTH + 1,)]),
