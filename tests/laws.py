@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -271,6 +271,12 @@ def subsets(cohort: int, rng: np.random.Generator, most: int = 31) -> Iterator[t
     for _ in range(most - 4):
         size = int(rng.integers(1, cohort + 1))
         yield tuple(sorted(rng.choice(cohort, size, replace=False).tolist()))
+
+
+def sum_of(adder: Adder, parts: Iterable[Sealed]) -> Sealed:
+    """Sum of `parts`, one after the other."""
+    first, *others = parts
+    return functools.reduce(adder.add, others, adder.add(None, first))
 
 
 def add_up(adder: Adder, parts: Sequence[Sealed], rng: np.random.Generator) -> Sealed:

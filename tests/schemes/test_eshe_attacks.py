@@ -26,6 +26,7 @@ from flhe_lab.papers.corrections.esafl import key_from, odd, odd_places, printed
 from flhe_lab.papers.esafl import Poly, multiply
 from flhe_lab.papers.esafl import Q as PAPERS_Q
 from flhe_lab.papers.packing import PaperPacking
+from tests.laws import sum_of
 from tests.rings import inverse as inverse_transform
 
 SLOT = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
@@ -261,11 +262,7 @@ def test_the_sum_of_two_keys_leaves_the_width_that_the_tables_rate(ours: Ours) -
 
 def _sum(ours: Ours, ranks: Iterable[int]) -> Sealed:
     slot = dataclasses.replace(SLOT, attempt=9)
-    total: Sealed | None = None
-    for j in ranks:
-        total = ours.scheme.add(total, ours.sealer(j).encrypt(ours.plain[j], slot))
-    assert total is not None
-    return total
+    return sum_of(ours.scheme, (ours.sealer(j).encrypt(ours.plain[j], slot) for j in ranks))
 
 
 def _under_an_odd_a(ours: Ours) -> tuple[Poly, Poly]:

@@ -28,7 +28,7 @@ from flhe.schemes.batchcrypt.residues import Residues
 from flhe.schemes.batchcrypt.scheme import SUBGROUP, BatchCrypt
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
-from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
+from tests.laws import KEY, OTHER_SLOTS, SLOT, sum_of, whole
 from tests.patience import PATIENCE_S
 
 
@@ -53,12 +53,11 @@ def opened(sealed: Sealed, threads: int = 1) -> list[int]:
 
 def test_python_paillier_decrypts_what_we_encrypt() -> None:
     """Sums at 2048 bits; it knows p and q, and nothing of our code."""
-    n, total = pair().public.n, None
+    n = pair().public.n
     theirs = phe.PaillierPrivateKey(phe.PaillierPublicKey(n), pair().p, pair().q)
     vectors = np.random.default_rng(3).integers(-32767, 32768, (3, 300)).astype(np.int32)
-    for rank, values in enumerate(vectors):
-        total = SCHEME.add(total, sealer(rank).encrypt(whole(values), SLOT))
-    assert total is not None
+    parts = (sealer(rank).encrypt(whole(values), SLOT) for rank, values in enumerate(vectors))
+    total = sum_of(SCHEME, parts)
     found = [theirs.raw_decrypt(int(c)) for c in from_rows(total.data.reshape(-1, 512))]
     signed = [gmpy2.mpz(m - n if m > n // 2 else m) for m in found]
     assert np.array_equal(SCHEME.batch.digits(signed, 300, 3), vectors.sum(axis=0))

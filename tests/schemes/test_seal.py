@@ -32,7 +32,7 @@ from flhe.schemes.seal_keys import SealPublic, SealSecret, pack
 from flhe.schemes.seal_sizes import LARGEST, sizes_for
 from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
-from tests.laws import KEY, SLOT
+from tests.laws import KEY, SLOT, sum_of
 
 CKKS = FedmlHe(ring="2048")
 
@@ -59,11 +59,7 @@ def part(adder: SealAdder, rank: int, values: Any, extras: Any = ()) -> Sealed:
 
 
 def total_of(adder: SealAdder, vectors: Iterable[Any], extras: Any = ()) -> Sealed:
-    total = None
-    for rank, values in enumerate(vectors):
-        total = adder.add(total, part(adder, rank, values, extras))
-    assert total is not None
-    return total
+    return sum_of(adder, (part(adder, rank, x, extras) for rank, x in enumerate(vectors)))
 
 
 def opener(adder: SealAdder) -> SealOpener:
