@@ -287,15 +287,11 @@ def ntt_primes(n: int, bits: int, count: int) -> tuple[int, ...]:
     return found
 
 
-def _dimension(n: int) -> bool:
-    return 2 <= n <= MAX_DIMENSION and not n & (n - 1)
-
-
 @functools.cache
 def _ring_tables(n: int, q: int) -> Tables:
     """Return the roots of a ring after checking its parameters; ConfigError for invalid ones."""
     most = MAX_GOLDILOCKS if q == Q else MAX_DIMENSION
-    if not _dimension(n) or n > most:
+    if not 2 <= n <= most or n & (n - 1):
         raise ConfigError(f"PrimeRing({n}, {q}): n must be a power of two, 2 to {most}")
     fits = (2 < q < 1 << MAX_BITS or q == Q) and q % (2 * n) == 1
     if not fits or not is_prime(q):
