@@ -15,11 +15,7 @@ from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh, most_examples
-from flhe.errors import (
-    ExamplesError,
-    ProtocolError,
-    RangeError,
-)
+from flhe.errors import ExamplesError, ProtocolError, RangeError
 from tests.laws import summed
 
 LAYOUT = Layout((Entry("w", (4,), "float32"),))
