@@ -218,7 +218,7 @@ def test_what_a_norm_does_not_bound_is_sent_as_zeros(value: float) -> None:
         (lambda: private(**{**RECORD, "sampling": 1.5}), "sampling"),
         (lambda: ClipNorm(0.0), "ClipNorm"),
         (lambda: begun(private(bits=12), np.zeros(100_000, np.float32)), "use 13 bits or more"),
-        (lambda: begun(private(multiplier=0.01, bits=12), np.zeros(1, np.float32)), "use 16 bits"),
+        (lambda: begun(private(multiplier=0.013, bits=15), np.zeros(1, np.float32)), "use 16 bits"),
         (lambda: DiscreteGaussian(1.0, 999.0, **RECORD).grid(10**9), "not so many bits.*largest"),
         (lambda: begun(private(), np.zeros(1, np.int64)), "integer buffers"),
         (lambda: chain(Clip(1.0), Quantize(16), DiscreteGaussian(1.0, 1.0)), "takes reals"),
