@@ -71,6 +71,7 @@ def test_a_metric_that_passes_is_within_one_percent(value: float) -> None:
 )
 def test_what_a_client_says(weight: int, told: dict[str, float], lanes: list[int]) -> None:
     assert Extras(("loss",)).encode(weight, told, []).tolist() == lanes
+    assert misfit(0.0) == "", "zero is as exact as any value"
 
 
 def test_halves_of_an_integer_round_up() -> None:
