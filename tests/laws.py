@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,6 @@ class SchemeCase:
     build: Callable[..., Roles]  # of (cohort, key, threads, whether to draw from key and rank)
     block: int  # values after which a ciphertext's layout starts again: lengths around it are tried
     draws: bool = False  # senders draw at random; else one key and slot give one ciphertext
-    wrong_key: Literal["garbage", "refused"] = "garbage"  # noise, which the codec's checks find
     reader: Reader = "clients"
     secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]  # of one used in `SLOT`
     many: int = 70_000  # values that keep several threads busy
@@ -128,7 +127,6 @@ def _sash(bits: int, preset: str, unmask: Any) -> SchemeCase:
         functools.partial(roles_of, scheme=Sash(unmask, preset), bits=bits),
         SASH[preset].dimension,
         True,
-        "refused",
         unmask,
         _sash_secrets,
         70_000,
@@ -157,7 +155,6 @@ def _paillier(bits: int, subgroup: bool = False) -> SchemeCase:
         functools.partial(roles_of, scheme=scheme, bits=bits),
         BatchCrypt(key_bits=2048).adder(3, bits).batch.per,
         True,
-        "refused",
         secrets=_paillier_secrets,
         many=300,
         tags_alone=True,
@@ -177,7 +174,6 @@ def _eshe(bits: int, ring: str) -> SchemeCase:
         functools.partial(roles_of, scheme=scheme, bits=bits, guess=_eshe_guess),
         sizes.n * sizes.slots.per,
         True,
-        "refused",
         secrets=lambda sealer: [seed := sealer._seeds[SLOT].tobytes(), seed[:64]],
         forgets=True,
     )
@@ -189,7 +185,6 @@ def _seal(scheme: Scheme, block: int, bits: int | None = None, *named: object) -
         "-".join(map(str, (scheme.name, *named))),
         functools.partial(roles_of, scheme=scheme, bits=bits),
         block,
-        wrong_key="refused",
         secrets=lambda _: [KEY, KEY[:8], pair(scheme, KEY)[1][-64:-32]],
         many=20_000,
         redraws=True,
@@ -201,7 +196,6 @@ def _threshold() -> SchemeCase:
         "threshold-ckks",
         functools.partial(roles_of, scheme=ThresholdCkks()),
         8,
-        wrong_key="refused",
         secrets=lambda _: [KEY, KEY[:8]],
         many=20_000,
         most=16,
@@ -277,6 +271,12 @@ def subsets(cohort: int, rng: np.random.Generator, most: int = 31) -> Iterator[t
     for _ in range(most - 4):
         size = int(rng.integers(1, cohort + 1))
         yield tuple(sorted(rng.choice(cohort, size, replace=False).tolist()))
+
+
+def sum_of(adder: Adder, parts: Iterable[Sealed]) -> Sealed:
+    """Sum of `parts`, one after the other."""
+    first, *others = parts
+    return functools.reduce(adder.add, others, adder.add(None, first))
 
 
 def add_up(adder: Adder, parts: Sequence[Sealed], rng: np.random.Generator) -> Sealed:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.coding.chain import Chain, chain
@@ -30,15 +28,9 @@ RNG_SEED = 11
 
 
 @every_codec
-@pytest.mark.parametrize("cohort", [1, 3, 10])
+@pytest.mark.parametrize("cohort", [1, 3, 10, 50])
 def test_sums_decode_within_error(case: CodecCase, cohort: int) -> None:
     sums_decode(case, cohort, RNG_SEED)
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.sampled_from(laws.CODECS), st.integers(1, 50), st.integers(0, 2**20))
-def test_any_sum_decodes_within_error(case: CodecCase, cohort: int, seed: int) -> None:
-    sums_decode(case, cohort, seed)
 
 
 @pytest.mark.parametrize("bits", [8, 16])

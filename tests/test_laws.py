@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.coding.base import Integers, Plain
 from flhe.coding.chain import Chain
@@ -40,6 +39,7 @@ from tests.laws import (
     add_up,
     joined,
     random_plain,
+    sum_of,
     sums_open,
 )
 from tests.roles import holds
@@ -62,12 +62,6 @@ def numbers(values: int, extras: int = 0) -> Plain:
 @every_scheme
 def test_any_subset_opens_to_its_sum(case: SchemeCase) -> None:
     sums_open(case, 3, 23, 4, RNG_SEED)
-
-
-@some_schemes
-@pytest.mark.parametrize("cohort", [2, 5])
-def test_any_subset_of_larger_cohorts(case: SchemeCase, cohort: int) -> None:
-    sums_open(case, cohort, 37, 5, RNG_SEED)
 
 
 @some_schemes
@@ -101,10 +95,8 @@ def test_a_full_sum_at_both_ends_of_the_space_does_not_wrap(case: SchemeCase) ->
         assert isinstance(adder.space, Integers)
         bound = adder.space.bound
         lanes = np.array([bound, -bound, 0], np.int32)
-        total = None
-        for sealer in sealers:
-            total = adder.add(total, sealer.encrypt(Plain(lanes, lanes[:0]), SLOT))
-        assert total is not None
+        parts = [sealer.encrypt(Plain(lanes, lanes[:0]), SLOT) for sealer in sealers]
+        total = sum_of(adder, parts)
         assert opener.decrypt(total).tolist() == [cohort * bound, -cohort * bound, 0]
 
 
@@ -265,38 +257,24 @@ def test_one_slot_encrypts_once(case: SchemeCase) -> None:
 
 
 @some_schemes
-@pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_values_beyond_the_space_are_refused(case: SchemeCase, kind: Any) -> None:
-    adder = case.roles(3).adder
-    assert isinstance(adder.space, Integers)
-    bound = adder.space.bound
-    bads = [bound + 1, -bound - 1, int(np.iinfo(kind).max), int(np.iinfo(kind).min)]
-    if kind is np.int64:
-        bads += [1 << 32, -(1 << 32), (1 << 32) + 1, 1 << 40]
-    for bad in bads:
-        if abs(bad) <= bound or not np.iinfo(kind).min <= bad <= np.iinfo(kind).max:
-            continue
-        lane = np.array([bad], kind)
-        nothing = np.empty(0, kind)
-        filled = np.zeros(case.block, kind)
-        filled[-1] = bad
-        for plain in (Plain(lane, nothing), Plain(nothing, lane), Plain(filled, nothing)):
-            with pytest.raises(RangeError):
-                case.roles(3)[1][0].encrypt(plain, SLOT)
-
-
-@some_schemes
 def test_what_is_refused_spends_no_slot_and_shows_no_value(case: SchemeCase) -> None:
     adder, sealers, opener = case.roles(3)
     assert isinstance(adder.space, Integers)
     bound, good = adder.space.bound, np.zeros(3, np.int32)
-    for bad in (bound + 1_234_567, -bound - 1_234_567):
-        with pytest.raises(RangeError) as caught:
-            sealers[0].encrypt(Plain(np.array([1, bad], np.int64), np.array([5])), SLOT)
-        assert "1234567" not in str(caught.value).replace("_", "").replace(",", "")
-        assert str(abs(bad)) not in str(caught.value)
-    for kind in (np.float32, np.float64, np.uint32, np.bool_, np.complex64):
-        real = np.array([0.12345, 0, 0]).astype(kind)
+    for kind in (np.int32, np.int64):
+        least, most = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+        beyond = [bound + 1, bound + 1_234_567, 1 << 32, (1 << 32) + 1, 1 << 40, most]
+        for bad in (*beyond, *(-x for x in beyond), least):
+            if abs(bad) <= bound or not least <= bad <= most:
+                continue
+            lane, nothing, filled = (np.zeros(size, kind) for size in (1, 0, case.block))
+            lane[0] = filled[-1] = bad
+            for parts in ((lane, nothing), (nothing, lane), (filled, nothing), (good, lane)):
+                with pytest.raises(RangeError) as caught:
+                    sealers[0].encrypt(Plain(*parts), SLOT)
+                assert str(abs(bad)) not in str(caught.value).replace("_", "").replace(",", "")
+    for real_kind in (np.float32, np.float64, np.uint32, np.bool_, np.complex64):
+        real = np.array([0.12345, 0, 0]).astype(real_kind)
         for plain in (Plain(real, good), Plain(good, real)):
             with pytest.raises(RangeError, match="quantize first") as caught:
                 sealers[0].encrypt(plain, SLOT)
@@ -372,60 +350,39 @@ def test_a_seed_is_taken_once(case: SchemeCase) -> None:
 
 
 @some_schemes
-def test_wrong_senders_or_key_do_not_open(case: SchemeCase) -> None:
+@pytest.mark.parametrize("fuse", [True, False])
+def test_wrong_senders_or_key_are_refused(case: SchemeCase, fuse: bool) -> None:
+    """By the opener, or where noise comes out, by the codec."""
     rng = np.random.default_rng(RNG_SEED)
     adder, sealers, opener = case.roles(4)
-    plains = [random_plain(adder, 60, 4, rng) for _ in range(4)]
-    parts = [s.encrypt(p, SLOT) for s, p in zip(sealers, plains, strict=True)]
-    strangers = case.roles(4, OTHER_KEY).opener
-
-    def is_not_opened(reader: Opener, total: Sealed, expected: NDArray[Any]) -> None:
-        if case.wrong_key == "refused":
-            with pytest.raises(ProtocolError, match="refused"):
-                reader.decrypt(total)
-        else:
-            assert (reader.decrypt(total) != expected).mean() > 0.4
-
-    for senders in ((0,), (0, 1), (1, 3), (0, 1, 2, 3)):
-        total = add_up(adder, [parts[i] for i in senders], rng)
-        expected = sum(joined(plains[i]) for i in senders)
-        assert np.array_equal(opener.decrypt(total), expected)
-        is_not_opened(strangers, total, expected)
-        if case.tags_alone:
-            continue
-        for others in itertools.chain.from_iterable(
-            itertools.combinations(range(4), n) for n in range(1, 5)
-        ):
-            if others != senders:
-                is_not_opened(opener, dataclasses.replace(total, senders=others), expected)
-        for slot in OTHER_SLOTS.values():
-            is_not_opened(opener, dataclasses.replace(total, slot=slot), expected)
-
-
-@some_schemes
-@pytest.mark.parametrize("fuse", [True, False])
-def test_wrong_senders_or_key_are_refused_after_decoding(case: SchemeCase, fuse: bool) -> None:
-    adder, sealers, opener = case.roles(4)
-    bits = int(adder.parameters()["bits"])
-    codec = Chain((Clip(1.0), Weigh(50), Quantize(bits)), fuse=fuse)
+    codec = Chain((Clip(1.0), Weigh(50), Quantize(int(adder.parameters()["bits"]))), fuse=fuse)
     fits(codec, adder, 4)
-    state = codec.init(LAYOUT)
-    plain = Plain(np.zeros(LAYOUT.floats, np.float32), np.array([1, 20], np.int64))
-    parts = [s.encrypt(codec.encode(plain, state)[0], SLOT) for s in sealers]
+    state, strangers = codec.init(LAYOUT), case.roles(4, OTHER_KEY).opener
+    updates = rng.uniform(-1, 1, (4, LAYOUT.floats)).astype(np.float32)
+    plains = [codec.encode(Plain(x, np.array([1, 20])), state)[0] for x in updates]
+    parts = [s.encrypt(p, SLOT) for s, p in zip(sealers, plains, strict=True)]
 
     def decode(reader: Opener, total: Sealed) -> Plain:
         lanes = reader.decrypt(total)
         split = LAYOUT.floats
         return codec.decode(Plain(lanes[:split], lanes[split:]), total.senders, state)[0]
 
-    for senders in ((0, 1), (0, 1, 3), (0, 1, 2, 3)):
-        total = add_up(adder, [parts[i] for i in senders], np.random.default_rng(1))
-        assert decode(opener, total).extras.tolist() == [len(senders), 20 * len(senders)]
+    def is_refused(reader: Opener, total: Sealed) -> None:
         with pytest.raises(ProtocolError, match="refused"):
-            decode(case.roles(4, OTHER_KEY).opener, total)
-        for others in () if case.tags_alone else ((0,), (1, 2), (1, 2, 3), (0, 1, 2)):
-            with pytest.raises(ProtocolError, match="refused"):
-                decode(opener, dataclasses.replace(total, senders=others))
+            decode(reader, total)
+
+    every = [s for n in range(1, 5) for s in itertools.combinations(range(4), n)]
+    for senders in ((0,), (0, 1), (1, 3), (0, 1, 3), (0, 1, 2, 3)):
+        total = add_up(adder, [parts[i] for i in senders], rng)
+        assert decode(opener, total).extras.tolist() == [len(senders), 20 * len(senders)]
+        is_refused(strangers, total)
+        if case.tags_alone:
+            continue
+        for others in every:
+            if others != senders:
+                is_refused(opener, dataclasses.replace(total, senders=others))
+        for slot in OTHER_SLOTS.values():
+            is_refused(opener, dataclasses.replace(total, slot=slot))
 
 
 # --- schemes: who holds what ---

@@ -56,6 +56,10 @@ LEAST = 4
 """Minimum standard deviation of one member's noise, in steps: sums of discrete Gaussians are then
 within exp(1e-64) of one, a value each (`flhe.training.accountant`)."""
 
+LEAST_BITS, MOST_BITS = 12, 32
+"""Bits of one integer. With fewer, 12 standard deviations of noise that `MOST_MEMBERS` share, `LEAST`
+each, have no room."""
+
 MOST_MEMBERS = 1024
 MOST_VALUES = 1 << 32
 """Values for which the accountant's added terms hold."""
@@ -97,7 +101,7 @@ class DiscreteGaussian(Codec):
         cut. 0 is l2 for members, so none is cut, and l2 * divisor for records: a sum of gradients is
         cut only if its batch has more than `divisor` records. Cutting costs accuracy, not privacy.
     bits : int
-        Bits of one integer, sign included, 8 to 32; 0 until the cohort sets them.
+        Bits of one integer, sign included, 12 to 32; 0 until the cohort sets them.
     """
 
     name: ClassVar[str] = "discrete-gaussian"
@@ -117,7 +121,7 @@ class DiscreteGaussian(Codec):
     def __post_init__(self) -> None:
         Quantize(self.bits)
         checks = {
-            f"bits={self.bits}: 8 to 32, or 0": self.bits == 0 or self.bits >= 8,
+            f"bits={self.bits}: 12 to 32, or 0": self.bits == 0 or self.bits >= LEAST_BITS,
             f"unit={self.unit!r}: 'member' or 'record'": self.unit in ("member", "record"),
             f"l2={self.l2}: {MIN_ALPHA} to {MAX_ALPHA}": MIN_ALPHA <= self.l2 <= MAX_ALPHA,
             f"multiplier={self.multiplier}: 0.01 to 1000": 0.01 <= self.multiplier <= 1000,
@@ -247,29 +251,35 @@ class DiscreteGaussian(Codec):
                 f"DiscreteGaussian: {length} values, and epsilon is proven for up to {MOST_VALUES}; "
                 "train a part of the model, as with adapters"
             )
+        if (found := self._finest(length)) is not None:
+            return found
+        more = range(self.bits + 1, MOST_BITS + 1)
+        enough = next((b for b in more if replace(self, bits=b)._finest(length) is not None), 0)
+        mend = f"use {enough} bits or more" if enough else "there are not so many bits"
+        raise MisfitError(
+            f"DiscreteGaussian(multiplier={self.multiplier:g}, bits={self.bits}): no grid has room for "
+            f"the noise, and rounds {length} values finely enough; {mend}"
+            + ("" if self.of_members else "; or take a smaller `largest`")
+        )
+
+    def _finest(self, length: int) -> Grid | None:
+        """Return what `grid` does; None if there is none.
+
+        On a coarser one rounding adds too much to the sensitivity, or one member's noise would be too
+        few steps for the accountant.
+        """
         reach = self.largest or self.l2 * (1.0 if self.of_members else self.divisor)
         levels = Quantize(self.bits).levels
         step = math.ldexp(1.0, math.frexp(reach / levels)[1] - 1)
         while True:
             norm = self.l2 / step
-            sensitivity = self._sensitivity(norm, length)
-            if sensitivity > MAX_INFLATION * norm:
-                raise MisfitError(
-                    f"DiscreteGaussian(bits={self.bits}): on so coarse a grid, rounding {length} "
-                    f"values adds too much to the sensitivity to a {self.unit}; use more bits"
-                    + ("" if self.of_members else ", or a smaller `largest`")
-                )
-            grid = Grid(step, sensitivity, reach / step)
-            fits = reach / step + TAIL * self.multiplier * sensitivity + 2 <= levels
+            grid = Grid(step, self._sensitivity(norm, length), reach / step)
+            if grid.sensitivity > MAX_INFLATION * norm:
+                return None
+            fits = grid.reach + TAIL * self.multiplier * grid.sensitivity + 2 <= levels
             if fits and self._variance(grid, 1) <= discrete_gaussian.MAX_VARIANCE:
-                break
+                return grid if self._variance(grid, MOST_MEMBERS) >= LEAST**2 else None
             step *= 2
-        if not self._variance(grid, MOST_MEMBERS) >= LEAST**2:
-            raise MisfitError(
-                f"DiscreteGaussian(multiplier={self.multiplier:g}, bits={self.bits}): one member's "
-                "noise would be too few steps of the grid for the accountant; use more bits"
-            )
-        return grid
 
     def _sensitivity(self, norm: float, length: int) -> float:
         """Return D of vectors of that norm, in steps."""

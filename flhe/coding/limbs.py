@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import Packing
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.math.ring import Elements, PrimeRing
 
 PIECE = 1 << 14
@@ -28,12 +28,6 @@ class LimbPacking:
 
     bits: int
     moduli: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not 33 <= self.bits <= 64:
-            raise ConfigError(f"LimbPacking(bits={self.bits}): bits must be 33 to 64")
-        if not self.moduli or max(self.moduli) >> self.bits:
-            raise ConfigError(f"LimbPacking: a modulus is longer than {self.bits} bits")
 
     @property
     def _packing(self) -> Packing:

@@ -24,34 +24,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
-
-MAX_WIDTH = 56
-"""Maximum bits of a slot that the loops handle; 32-bit values of 1024 senders take 43."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
     """Layout of one vector's values, within `bound`, in large integers, `cohort` of which are added.
 
-    `capacity` is |n| - 1: bits of the integers that a modulus n carries without wrapping.
+    `capacity` is |n| - 1: bits of the integers that a modulus n carries without wrapping. The loops
+    handle slots of 56 bits; 32-bit values of 1024 senders take 43.
     """
 
     bound: int
     cohort: int
     capacity: int
-
-    def __post_init__(self) -> None:
-        if self.bound < 1 or self.cohort < 1:
-            raise ConfigError(
-                f"Slots(bound={self.bound}, cohort={self.cohort}): both must be positive"
-            )
-        if self.width > MAX_WIDTH or self.per < 1:
-            raise ConfigError(
-                f"Slots(bound={self.bound}, cohort={self.cohort}, capacity={self.capacity}): a slot "
-                f"takes {self.width} bits, at most {min(MAX_WIDTH, self.capacity)} fit"
-            )
 
     @property
     def width(self) -> int:

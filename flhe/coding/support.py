@@ -123,7 +123,7 @@ def _bitmap(coords: NDArray[np.uint32], length: int) -> NDArray[np.uint64]:
     from flhe.math import sparse_kernels
 
     words = np.zeros(-(-length // 64), np.uint64)
-    sparse_kernels.bitmap(fixed(coords), words)
+    sparse_kernels.mark(fixed(coords), words)
     return words
 
 

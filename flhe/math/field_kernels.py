@@ -110,8 +110,8 @@ def reduced(high, low):
 
 
 @inner
-def mul(a, b):
-    """Return the product modulo Q, canonical, for any 64-bit a and b."""
+def whole(a, b):
+    """Return the high and the low word of the product of any two 64-bit numbers."""
     a0 = np.uint64(a & _E)
     a1 = np.uint64(a >> _WORD)
     b0 = np.uint64(b & _E)
@@ -121,7 +121,14 @@ def mul(a, b):
     two = np.uint64(np.uint64(a1 * b0) + np.uint64(one & _E))
     high = np.uint64(np.uint64(a1 * b1) + np.uint64(one >> _WORD))
     high = np.uint64(high + np.uint64(two >> _WORD))
-    return reduced(high, np.uint64(np.uint64(two << _WORD) | np.uint64(low & _E)))
+    return high, np.uint64(np.uint64(two << _WORD) | np.uint64(low & _E))
+
+
+@inner
+def mul(a, b):
+    """Return the product modulo Q, canonical, for any 64-bit a and b."""
+    high, low = whole(a, b)
+    return reduced(high, low)
 
 
 # --- rounding from Z_Q to Z_p, p = 2**32 ---

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.field_kernels import nearest, njit, wide
+from flhe.math.field_kernels import nearest, njit, whole, wide
 
 _E = np.uint64((1 << 32) - 1)
 """2**64 modulo Q."""
@@ -78,14 +78,7 @@ def _reduced(low, middle, top, e):
 @njit
 def _mul(x, w, e):
     """Return x w, canonical, for any words."""
-    x0, x1 = np.uint64(x & _E), np.uint64(x >> _HALF)
-    w0, w1 = np.uint64(w & _E), np.uint64(w >> _HALF)
-    low = np.uint64(x0 * w0)
-    one = np.uint64(np.uint64(x0 * w1) + np.uint64(low >> _HALF))
-    two = np.uint64(np.uint64(x1 * w0) + np.uint64(one & _E))
-    high = np.uint64(np.uint64(x1 * w1) + np.uint64(one >> _HALF))
-    high = np.uint64(high + np.uint64(two >> _HALF))
-    low = np.uint64(np.uint64(two << _HALF) | np.uint64(low & _E))
+    high, low = whole(x, w)
     return _reduced(low, np.uint64(high & _E), np.uint64(high >> _HALF), e)
 
 

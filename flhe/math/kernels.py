@@ -27,7 +27,7 @@ import numpy as np
 
 from flhe.math import COLUMNS
 from flhe.math.aes_kernels import BLOCKS, GROUP, summed
-from flhe.math.field_kernels import clear, inner, left, njit, right, wide
+from flhe.math.field_kernels import clear, copy, inner, left, njit, right, wide
 
 
 def _packing(word: type[Any], signed: type[Any], wide: int, streamed: bool) -> tuple[Any, Any]:
@@ -181,30 +181,23 @@ def finish(out, at, held):
 
 
 @inner
+def padded(data):
+    """Return a copy of a bit string of which `bits_from` can read every bit."""
+    out = np.empty(data.size + 8, np.uint8)
+    copy(data, out[: data.size])
+    clear(out[data.size :])
+    return out
+
+
+@inner
 def bits_from(data, at):
-    """Return 64 bits of a bit string from bit `at` on; 9 bytes from its byte on must exist."""
+    """Return 64 bits of a bit string, which is `padded`, from bit `at` on."""
     first, shift = np.uint64(at >> np.uint64(3)), np.uint64(at & np.uint64(7))
     low = np.uint64(0)
     for k in range(8):  # one load: the compiler joins them
         low |= np.uint64(np.uint64(data[first + np.uint64(k)]) << np.uint64(8 * k))
     top = np.uint64(np.uint64(data[first + np.uint64(8)]) << np.uint64(56))
     return np.uint64(low >> shift) | np.uint64(top << np.uint64(np.uint64(8) - shift))
-
-
-@inner
-def last_bits(data, at):
-    """Return what `bits_from` does, with zeros beyond the end of the bit string."""
-    rest = np.empty(9, np.uint8)
-    clear(rest)
-    for k in range(min(9, data.size - np.int64(at >> np.uint64(3)))):
-        rest[k] = data[np.uint64(at >> np.uint64(3)) + np.uint64(k)]
-    return bits_from(rest, np.uint64(at & np.uint64(7)))
-
-
-@inner
-def readable(data, bits, count):
-    """Return how many of `count` values of a bit string `bits_from` may read."""
-    return min(max((8 * data.size - 72) // bits, 0), count)
 
 
 @inner
@@ -230,14 +223,10 @@ def pack_rows(values, mask, bits, out):
 @njit
 def unpack_rows(data, mask, bits, out):
     """Invert `pack_rows` for negated masks; values come out signed."""
-    per = out.shape[1]
     for row in range(out.shape[0]):
-        at, most = np.uint64(0), readable(data[row], bits, per)
-        for i in range(most):
-            out[row, i] = _signed(np.uint64(bits_from(data[row], at) + np.uint64(mask[i])), bits)
-            at += np.uint64(bits)
-        for i in range(most, per):
-            out[row, i] = _signed(np.uint64(last_bits(data[row], at) + np.uint64(mask[i])), bits)
+        at, held = np.uint64(0), padded(data[row])
+        for i in range(out.shape[1]):
+            out[row, i] = _signed(np.uint64(bits_from(held, at) + np.uint64(mask[i])), bits)
             at += np.uint64(bits)
 
 

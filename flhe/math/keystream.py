@@ -50,10 +50,6 @@ class Stream:
     __slots__ = ("_encryptor",)
 
     def __init__(self, key: bytes, number: int, block: int = 0) -> None:
-        if len(key) != 32:
-            raise ConfigError(f"Stream: key of {len(key)} bytes, AES-256 takes 32")
-        if not (0 <= number < 1 << 64 and 0 <= block < 1 << 64):
-            raise ConfigError("Stream: its number and the block must fit 64 bits")
         counter = number.to_bytes(8, "big") + block.to_bytes(8, "big")
         # The counter block is fixed by (number, block). Safe because every key is derived for one
         # purpose and one slot, and a stream under it is only ever a mask for that slot.

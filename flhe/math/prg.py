@@ -106,10 +106,6 @@ class FieldElements:
     __slots__ = ("_key", "_mask", "_modulus")
 
     def __init__(self, key: bytes, modulus: int = Q) -> None:
-        if not 2 <= modulus < 1 << 64:
-            raise ConfigError(
-                f"FieldElements(modulus={modulus}): the modulus must be 2 to 2**64 - 1"
-            )
         self._key = key
         self._modulus = modulus
         self._mask = (1 << (modulus - 1).bit_length()) - 1

@@ -21,21 +21,11 @@ import numpy as np
 from flhe.math import field_kernels
 from flhe.math.field_kernels import inner, njit, wide
 
-_HALF = np.uint64(32)
-_LOW = np.uint64((1 << 32) - 1)
-
 
 @inner
 def high(a, b):
     """Return the high 64 bits of the product of any two 64-bit numbers."""
-    a0 = np.uint64(a & _LOW)
-    a1 = np.uint64(a >> _HALF)
-    b0 = np.uint64(b & _LOW)
-    b1 = np.uint64(b >> _HALF)
-    one = np.uint64(np.uint64(a0 * b1) + np.uint64(np.uint64(a0 * b0) >> _HALF))
-    two = np.uint64(np.uint64(a1 * b0) + np.uint64(one & _LOW))
-    top = np.uint64(np.uint64(a1 * b1) + np.uint64(one >> _HALF))
-    return np.uint64(top + np.uint64(two >> _HALF))
+    return field_kernels.whole(a, b)[0]
 
 
 @inner

@@ -84,17 +84,11 @@ def below(data, bits, q):
 def add_rest(total, part, count, bits, q):
     """Do what `add` does to a bit string of `count` residues; bytes."""
     mask = np.uint64(np.uint64(_ONE << np.uint64(bits)) - _ONE)
+    ours, theirs, at = kernels.padded(total), kernels.padded(part), np.uint64(0)
     done, held, filled = np.uint64(0), np.uint64(0), np.uint64(0)
-    at, most = np.uint64(0), kernels.readable(total, bits, count)
-    for _ in range(most):
-        x = np.uint64(kernels.bits_from(total, at) & mask)
-        y = np.uint64(kernels.bits_from(part, at) & mask)
-        z = lesser(np.uint64(x + y), q)
-        done, held, filled = kernels.append(z, bits, total, done, held, filled)
-        at += np.uint64(bits)
-    for _ in range(most, count):
-        x = np.uint64(kernels.last_bits(total, at) & mask)
-        y = np.uint64(kernels.last_bits(part, at) & mask)
+    for _ in range(count):
+        x = np.uint64(kernels.bits_from(ours, at) & mask)
+        y = np.uint64(kernels.bits_from(theirs, at) & mask)
         z = lesser(np.uint64(x + y), q)
         done, held, filled = kernels.append(z, bits, total, done, held, filled)
         at += np.uint64(bits)
@@ -105,13 +99,9 @@ def add_rest(total, part, count, bits, q):
 def rest_below(data, count, bits, q):
     """Do what `below` does for a bit string of `count` residues; bytes."""
     mask = np.uint64(np.uint64(_ONE << np.uint64(bits)) - _ONE)
-    wrapped, at, most = np.int64(-1), np.uint64(0), kernels.readable(data, bits, count)
-    for _ in range(most):
-        x = np.uint64(kernels.bits_from(data, at) & mask)
-        wrapped &= np.int64(np.uint64(x - q))
-        at += np.uint64(bits)
-    for _ in range(most, count):
-        x = np.uint64(kernels.last_bits(data, at) & mask)
+    wrapped, at, held = np.int64(-1), np.uint64(0), kernels.padded(data)
+    for _ in range(count):
+        x = np.uint64(kernels.bits_from(held, at) & mask)
         wrapped &= np.int64(np.uint64(x - q))
         at += np.uint64(bits)
     return wrapped < 0

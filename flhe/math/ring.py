@@ -11,6 +11,7 @@ shapes and types, and only `check` checks values.
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,17 +56,10 @@ def root(q: int, order: int) -> int:
     It is g**((q - 1) / order) for the least g of 2, 3, ... that gives one: all members find the
     same.
     """
-    if order < 1 or order & (order - 1) or (q - 1) % order:
-        raise ConfigError(
-            f"root({q}, {order}): the order must be a power of two that divides q - 1"
-        )
     if order == 1:
         return 1
-    for g in range(2, 1000):
-        w = pow(g, (q - 1) // order, q)
-        if pow(w, order // 2, q) == q - 1:
-            return w
-    raise ConfigError(f"root({q}, {order}): found none, q must be prime")
+    powers = (pow(g, (q - 1) // order, q) for g in itertools.count(2))
+    return next(w for w in powers if pow(w, order // 2, q) == q - 1)
 
 
 def quotient(w: int, q: int) -> np.uint64:
@@ -280,35 +274,24 @@ def ntt_primes(n: int, bits: int, count: int) -> tuple[int, ...]:
 
     `n` is a power of two, 2 to 32768, `bits` at most 63.
 
-    Raises ConfigError: parameters out of range; fewer such primes.
+    Raises ConfigError: fewer such primes.
     """
-    if not _dimension(n) or not 1 <= bits <= MAX_BITS or count < 1:
-        raise ConfigError(
-            f"ntt_primes({n}, {bits}, {count}): takes a power of two from 2 to {MAX_DIMENSION}, 1 to "
-            f"{MAX_BITS} bits and a positive count"
-        )
-    found: list[int] = []
     step = 2 * n
-    for candidate in range(((1 << bits) - 2) // step * step + 1, step, -step):
-        if is_prime(candidate):
-            found.append(candidate)
-            if len(found) == count:
-                return tuple(found)
-    raise ConfigError(
-        f"ntt_primes({n}, {bits}, {count}): only {len(found)} primes below 2**{bits} are 1 modulo "
-        f"{step}; take more bits"
-    )
-
-
-def _dimension(n: int) -> bool:
-    return 2 <= n <= MAX_DIMENSION and not n & (n - 1)
+    candidates = range(((1 << bits) - 2) // step * step + 1, step, -step)
+    found = tuple(itertools.islice(filter(is_prime, candidates), count))
+    if len(found) < count:
+        raise ConfigError(
+            f"ntt_primes({n}, {bits}, {count}): only {len(found)} primes below 2**{bits} are 1 modulo "
+            f"{step}; take more bits"
+        )
+    return found
 
 
 @functools.cache
 def _ring_tables(n: int, q: int) -> Tables:
     """Return the roots of a ring after checking its parameters; ConfigError for invalid ones."""
     most = MAX_GOLDILOCKS if q == Q else MAX_DIMENSION
-    if not _dimension(n) or n > most:
+    if not 2 <= n <= most or n & (n - 1):
         raise ConfigError(f"PrimeRing({n}, {q}): n must be a power of two, 2 to {most}")
     fits = (2 < q < 1 << MAX_BITS or q == Q) and q % (2 * n) == 1
     if not fits or not is_prime(q):

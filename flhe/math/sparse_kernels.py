@@ -15,7 +15,7 @@ import numba  # noqa: F401 -- whole: a thread in a part of it could wait for one
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from flhe.math.field_kernels import inner, njit
+from flhe.math.field_kernels import copy, inner, njit
 
 lowest: Any = trailing_zeros
 """Number of the lowest set bit."""
@@ -120,12 +120,6 @@ def _add(x, old, out):
 
 
 @inner
-def _copy(x, out):
-    for i in range(x.size):
-        out[i] = x[i]
-
-
-@inner
 def _mark(bits, low, halves):
     for h in range(bits.size >> 5):
         chunk = bits[h << 5 : (h << 5) + 32]
@@ -150,7 +144,7 @@ def _add_and_mark(x, old, low, out, bits, words, halves):
         if old.size:
             _add(x[start:stop], old[start:stop], out[start:stop])
         else:
-            _copy(x[start:stop], out[start:stop])
+            copy(x[start:stop], out[start:stop])
         _mark(bits[start:stop], low, halves[start >> 5 : stop >> 5])
     for i in range(x.size & ~31, x.size):
         hit = np.uint32((bits[i] & _MAGNITUDE) >= low)
@@ -260,18 +254,6 @@ def mark(coords, words):
     for i in range(coords.size):
         c = coords[i]
         words[c >> np.uint32(6)] |= np.uint64(1) << np.uint64(c & np.uint32(63))
-
-
-@njit
-def bitmap(coords, words):
-    """Set the bits of ascending `coords` in words of zeros. Nothing that was written is read again."""
-    at, held = np.uint32(0), np.uint64(0)
-    for i in range(coords.size):
-        c = coords[i]
-        w = c >> np.uint32(6)
-        held = (held if w == at else np.uint64(0)) | np.uint64(1) << np.uint64(c & np.uint32(63))
-        at = w
-        words[w] = held
 
 
 @njit

@@ -153,29 +153,6 @@ def test_sums_that_are_refused(moduli: tuple[int, ...], per: int) -> None:
 # --- refusals ---
 
 
-@pytest.mark.parametrize(
-    ("text", "bound", "cohort", "per", "moduli"),
-    [
-        *(("the bound must be", bound, 10, 1, (Q,)) for bound in (0, 2**31)),
-        *(("the cohort 2 to 1024", 7, cohort, 1, (Q,)) for cohort in (1, 1025)),
-        ("there must be a slot", 7, 10, 0, (Q,)),
-        *(
-            ("one modulus below", 7, 10, 1, moduli)
-            for moduli in ((), (2**64 + 1,), (Q, 1009), (1,))
-        ),
-        *(("give the key away", 7, 10, 1, moduli) for moduli in ((2**63,), (2**62 + 1, 2**40))),
-        *(("no common factor", 7, 10, 1, m) for m in ((2**61 - 1, 2**61 - 1), (3**30, 3**31))),
-        ("take fewer slots", 7, 10, 8, (Q,)),
-        ("take fewer slots", 7, 2, 1, (1009,)),
-    ],
-)
-def test_layouts_that_are_refused(
-    text: str, bound: int, cohort: int, per: int, moduli: tuple[int, ...]
-) -> None:
-    with pytest.raises(ConfigError, match=text):
-        Coefficients(bound, cohort, per, moduli)
-
-
 @pytest.mark.parametrize("moduli", [MODULI[0], MODULI[2]], ids=["one", "several"])
 def test_arrays_that_are_refused(moduli: tuple[int, ...]) -> None:
     on = layout(8, 10, moduli, 2)

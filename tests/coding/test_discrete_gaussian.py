@@ -126,7 +126,7 @@ def test_a_weight_says_nothing_of_the_data(how: dict[str, Any]) -> None:
     assert len(sent) == 1
 
 
-@given(st.integers(8, 32), st.floats(0.05, 50), st.sampled_from([1, 100, 10_000, 1_200_000]))
+@given(st.integers(12, 32), st.floats(0.05, 50), st.sampled_from([1, 100, 10_000, 1_200_000]))
 def test_integers_have_room_for_value_and_noise(bits: int, multiplier: float, size: int) -> None:
     """12 standard deviations of all the noise; or the bits are refused, before anything is sent."""
     codec = DiscreteGaussian(1.0, multiplier, bits=bits)
@@ -214,11 +214,12 @@ def test_what_a_norm_does_not_bound_is_sent_as_zeros(value: float) -> None:
         (lambda: private(multiplier=0.0), "multiplier"),
         (lambda: private(multiplier=math.nan), "multiplier"),
         (lambda: private(l2=math.inf), "alpha|l2|ClipNorm"),
-        (lambda: private(bits=7), "bits"),
+        (lambda: private(bits=11), "bits=11: 12 to 32"),
         (lambda: private(**{**RECORD, "sampling": 1.5}), "sampling"),
         (lambda: ClipNorm(0.0), "ClipNorm"),
-        (lambda: begun(private(bits=10), np.zeros(10_000, np.float32)), "more bits"),
-        (lambda: begun(private(multiplier=0.01, bits=8), np.zeros(1, np.float32)), "bits"),
+        (lambda: begun(private(bits=12), np.zeros(100_000, np.float32)), "use 13 bits or more"),
+        (lambda: begun(private(multiplier=0.013, bits=15), np.zeros(1, np.float32)), "use 16 bits"),
+        (lambda: DiscreteGaussian(1.0, 999.0, **RECORD).grid(10**9), "not so many bits.*largest"),
         (lambda: begun(private(), np.zeros(1, np.int64)), "integer buffers"),
         (lambda: chain(Clip(1.0), Quantize(16), DiscreteGaussian(1.0, 1.0)), "takes reals"),
         (lambda: chain(ClipNorm(1.0), Clip(0.1), DiscreteGaussian(1.0, 1.0)), "nothing else"),

@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.coding.limbs import PIECE, LimbPacking
 from flhe.coding.pack import Packing
 from flhe.math.ring import PrimeRing, Q, ntt_primes
-from flhe.math.threads import spread
 from tests.math.keystreams import KINDS
 from tests.reference.part_formats import formula
 from tests.reference.wire import packed as reference
@@ -75,27 +72,6 @@ def test_streams_mask_like_an_array_of_their_lanes(kind: Any, bits: int) -> None
         assert np.array_equal(opened, values)
         with pytest.raises(errors.ProtocolError, match="take"):
             packing.open(data[:-1], stream, terms, start, opened)
-
-
-@settings(deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 16))
-def test_slices_cover_once_and_start_at_borders(length: int, step: int, threads: int) -> None:
-    parts: list[tuple[int, int]] = []
-    spread(lambda *part: parts.append(part), length, step, threads)
-    parts.sort()
-    assert [start for start, _ in parts] == [0, *(stop for _, stop in parts)][: len(parts)]
-    assert (parts[-1][1] if parts else 0) == length
-    assert len(parts) <= threads
-    assert all(start % step == 0 for start, _ in parts)
-
-
-def test_an_error_on_a_thread_is_raised() -> None:
-    def work(start: int, stop: int) -> None:
-        if start:
-            raise errors.RangeError("here")
-
-    with pytest.raises(errors.RangeError, match="here"):
-        spread(work, 10, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +147,3 @@ def test_spare_bits_must_be_zero(limb: int) -> None:
         changed[(limb + 1) * data.size // 2 - 1] ^= 1 << bit
         with pytest.raises(errors.ProtocolError, match="bits after the last residue"):
             limbs.check(changed, 3)
-
-
-@pytest.mark.parametrize(
-    ("bits", "moduli"), [(32, (7,)), (65, (7,)), (40, ()), (40, (1 << 40,))], ids=str
-)
-def test_what_cannot_be_is_refused(bits: int, moduli: tuple[int, ...]) -> None:
-    with pytest.raises(errors.ConfigError, match="LimbPacking"):
-        LimbPacking(bits, moduli)

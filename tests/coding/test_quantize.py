@@ -129,8 +129,3 @@ def test_a_sum_that_senders_cannot_reach_is_refused(where: str, sign: int, fuse:
     decode(3 * quantize.levels if where == "values" else 0)
     with pytest.raises(errors.ProtocolError, match="3 senders cannot reach"):
         decode(3 * quantize.levels + 1)
-
-
-def test_a_rounding_that_cannot_be() -> None:
-    with pytest.raises(errors.ConfigError, match="'stochastic' or 'nearest'"):
-        Quantize(8, "down")  # type: ignore[arg-type]

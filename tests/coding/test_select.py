@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -91,30 +90,6 @@ def test_layers_by_name(pattern: str, runs: list[tuple[int, int]]) -> None:
     assert select.count(LAYOUT) == len(expected)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        *(
-            "",
-            "(",
-            "[",
-            "*",
-            "x" * 257,
-            "(a+)+$",
-            "(aa|a)" * 42 + "b",
-            "(conv|fc)",
-            "(a|aa)*",
-            "(?=a)",
-        ),
-        *("(?P<n>a)", r"(a)\1", "a{1,99}(b){2}", "a*b*", "a?a?", r".*.*\w\w\wx"),
-        *("a?" * 60 + "a" * 60, "(a?){50}"),
-    ],
-)
-def test_patterns_that_may_take_for_ever_are_refused(pattern: str) -> None:
-    with pytest.raises(ConfigError, match="Select"):
-        Select(rule=f"layers:{pattern}")
-
-
 LONG = Layout(tuple(Entry("a" * 197 + str(i), (1,), "float32") for i in range(100)))
 MANY = Layout(tuple(Entry(f"{i:0200}", (1,), "float32") for i in range(1400)))
 
@@ -139,24 +114,6 @@ def test_layers_that_are_not_there_are_named(pattern: str, layout: Layout, says:
     for ask in (Select.count, Select.fixed):
         with pytest.raises(ConfigError, match=says):
             ask(Select(rule=f"layers:{pattern}"), layout)
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        *({"ratio": bad} for bad in (0, -0.1, 1.1, math.nan, True, "0.1")),
-        *(
-            {"rule": "all"},
-            {"rule": "layers"},
-            {"ratio": 0.5, "rule": "layers:fc"},
-            {"rest": "keep"},
-        ),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_selected(how: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"(?i)select"):
-        Select(**how)
 
 
 @settings(deadline=None)

@@ -233,21 +233,6 @@ def test_misfits_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        *(((ratio,), "ratio") for ratio in (0, -0.1, 1.1, math.nan, math.inf)),
-        ((0.1, -1), "warmup"),
-        ((0.1, 0, "*"), "tuple of names"),
-        ((0.1, 0, (1,)), "tuple of names"),
-        *(((0.1, 0, (), bad), "small") for bad in (-1, True, 1.0)),
-    ],
-)
-def test_impossible_parameters_are_refused(how: tuple[Any, ...], says: str) -> None:
-    with pytest.raises(errors.ConfigError, match=says):
-        TopK(*how)
-
-
-@pytest.mark.parametrize(
     "kept",
     [
         *(np.array([bad]) for bad in (-1.0, 0.5, math.nan, math.inf, 1e300)),

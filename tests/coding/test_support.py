@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.support import MAX_LENGTH, Support
+from flhe.coding.support import Support
 from tests.reference.support import coded as reference
 from tests.reference.support import octets, start
 
@@ -57,24 +57,6 @@ def test_hostile_runs_of_zeros_do_not_wrap(p: int) -> None:
         told = start(1 + p, 1) + octets("0" * zeros + "1" + "0" * p)
         with pytest.raises(errors.ProtocolError):
             Support.from_bytes(told, length)
-
-
-@pytest.mark.parametrize(
-    ("coords", "length", "says"),
-    [
-        *(
-            (bad, LENGTH, "ascend and lie below 100")
-            for bad in ([3, 3], [4, 3], [100], [5, 2**32 - 1])
-        ),
-        *(([], length, "length") for length in (-1, MAX_LENGTH + 1)),
-    ],
-)
-def test_sets_that_are_none_cannot_be_coded(coords: list[int], length: int, says: str) -> None:
-    with pytest.raises(errors.ConfigError, match=says):
-        Support.of(array(coords), length)
-    if not coords:
-        with pytest.raises(errors.ConfigError, match=says):
-            Support.from_bytes(start(1, 0), length)
 
 
 def test_coordinates_cannot_be_changed_behind_its_back() -> None:

@@ -15,12 +15,7 @@ from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh, most_examples
-from flhe.errors import (
-    ConfigError,
-    ExamplesError,
-    ProtocolError,
-    RangeError,
-)
+from flhe.errors import ExamplesError, ProtocolError, RangeError
 from tests.laws import summed
 
 LAYOUT = Layout((Entry("w", (4,), "float32"),))
@@ -131,9 +126,3 @@ def test_a_sum_that_its_senders_did_not_make(
     expected = pytest.raises(ProtocolError, match=message) if message else nullcontext()
     with expected:
         assert not codec.decode(total, (0, 1), codec.init(LAYOUT))[0].values.any()
-
-
-@pytest.mark.parametrize("limit", [0, -1, (1 << 28) + 1])
-def test_bounds_that_cannot_be(limit: int) -> None:
-    with pytest.raises(ConfigError, match="must be 1 to"):
-        Weigh(limit)

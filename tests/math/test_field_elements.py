@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.math.keystream import CHUNK, Stream
+from flhe.math.keystream import CHUNK
 from flhe.math.prg import FieldElements, random_elements
 from flhe.math.ring import Q
 from tests.reference.field import elements as by_definition
 from tests.reference.wire import word
-from tests.scripted import scripted
 
 KEY = bytes(range(32))
 ONES = 2**64 - 1
@@ -34,50 +33,12 @@ def test_more_than_one_call_of_aes(first: int, n: int) -> None:
 # --- words that are no use ---
 
 
-def test_streams_of_their_own_replace_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn(stream: int, i: int) -> int:
-        if stream == 0:
-            return ONES if 10 <= i < 25 else i
-        return 1000 * stream + i
-
-    asked = scripted(monkeypatch, drawn)
-    made = FieldElements(KEY).blocks(1, 4, 7).tolist()
-    assert made == [
-        [7, 8, 9, 2000, 2001, 2002, 2003],  # of block 1, from stream 2
-        [3000, 3001, 3002, 3003, 3004, 3005, 3006],
-        [4000, 4001, 4002, 4003, 25, 26, 27],
-        [28, 29, 30, 31, 32, 33, 34],
-    ]
-    assert asked == {0, 2, 3, 4}
-    for j in (1, 2, 3, 4):
-        assert FieldElements(KEY).blocks(j, 1, 7)[0].tolist() == made[j - 1]
-
-
-def test_which_words_are_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All from the prime on; among the replacements, too."""
-    limits = [Q - 1, Q, Q + 1, ONES, 0, 2**63]
-    scripted(monkeypatch, lambda stream, i: limits[i % 6] if stream == 0 else 77 + i)
-    assert FieldElements(KEY).blocks(0, 1, 6)[0].tolist() == [Q - 1, 77, 78, 79, 0, 2**63]
-    useless = {0, 1, 2, 5}
-    scripted(monkeypatch, lambda stream, i: ONES if stream == 0 or i in useless else 100 + i)
-    assert FieldElements(KEY).blocks(0, 1, 4)[0].tolist() == [103, 104, 106, 107]
-
-
-# --- other moduli ---
-
-
 @pytest.mark.parametrize("modulus", [2, 3, 1009, 2**40 - 87, 2**63 - 25, 2**63 + 29, Q, ONES])
 @pytest.mark.parametrize("first", [0, 3])
-def test_elements_of_other_moduli(modulus: int, first: int) -> None:
-    """Low bits of the same words; those that are not below the modulus come from the other stream."""
+def test_elements_of_any_modulus(modulus: int, first: int) -> None:
+    """Low bits of words; those that are not below the modulus come from the block's own stream."""
     made = FieldElements(KEY, modulus).blocks(first, 3, 31).tolist()
     assert made == [by_definition(KEY, first + j, 31, modulus) for j in range(3)]
-
-
-@pytest.mark.parametrize("modulus", [-1, 0, 1, 1 << 64])
-def test_moduli_that_are_refused(modulus: int) -> None:
-    with pytest.raises(ConfigError, match="the modulus must be"):
-        FieldElements(KEY, modulus)
 
 
 def test_random_elements_draw_again() -> None:
@@ -100,16 +61,3 @@ def test_a_random_source_that_gives_less_is_refused() -> None:
     answers = iter([b"\xff" * 8 * 3, bytes(8)])  # two must be drawn again, or one stood for both
     with pytest.raises(ConfigError, match="gave 8 bytes, 24 were asked for"):
         random_elements(3, lambda count: next(answers))
-
-
-@pytest.mark.parametrize(
-    ("key", "number", "block", "says"),
-    [
-        (KEY[1:], 0, 0, "31 bytes"),
-        *((KEY, number, 0, "64 bits") for number in (-1, 1 << 64)),
-        *((KEY, 0, block, "64 bits") for block in (-1, 1 << 64)),
-    ],
-)
-def test_streams_that_are_refused(key: bytes, number: int, block: int, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        Stream(key, number, block)

@@ -7,8 +7,9 @@ import sys
 import threading
 from functools import partial
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flhe.math.threads import run_all, spread
 
@@ -33,17 +34,15 @@ def test_results_come_in_order(count: int, threads: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 100])
-def test_every_place_is_worked_on_once(length: int, threads: int) -> None:
-    seen = np.zeros(length, np.int64)
-
-    def work(start: int, stop: int) -> None:
-        assert start % 8 == 0
-        seen[start:stop] += 1
-
-    spread(work, length, 8, threads)
-    assert np.all(seen == 1)
+@given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 16))
+def test_every_place_is_worked_on_once(length: int, step: int, threads: int) -> None:
+    parts: list[tuple[int, int]] = []
+    spread(lambda *part: parts.append(part), length, step, threads)
+    parts.sort()
+    assert [start for start, _ in parts] == [0, *(stop for _, stop in parts)][: len(parts)]
+    assert (parts[-1][1] if parts else 0) == length
+    assert len(parts) <= threads
+    assert all(start % step == 0 for start, _ in parts)
 
 
 def test_two_threads_are_the_caller_and_another() -> None:

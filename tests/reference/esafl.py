@@ -1,7 +1,6 @@
-"""ESAFL, a second time: Python's integers, products of polynomials by definition.
+"""ESAFL, a second time: Python's integers.
 
-A short product is a sum of products of coefficients, a long one goes by values. Residues come together
-again by the Chinese remainder theorem.
+Products are those of whole numbers. Residues come together again by the Chinese remainder theorem.
 """
 
 from __future__ import annotations
@@ -14,18 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.reference.field import (
-    Q,
-    coefficient,
-    drawn_again,
-    elements,
-    ordered,
-    polynomial_of,
-    primes,
-    root,
-    uniform,
-    values_of,
-)
+from tests.reference.field import Q, drawn_again, elements, primes, product, uniform
 from tests.reference.gaussian import gaussian
 from tests.reference.wire import (
     Book,
@@ -111,18 +99,9 @@ class EsaflBook(Book):
         """The first coefficients of a s, block after block: the last block is cut."""
         rows: Rows = []
         for limb, q in enumerate(self.moduli):
-            row: list[int] = []
-            w = root(self.n, q)
-            s_values = values_of(s, w, q) if count > 50 else []
-            for j in range(-(-count // self.n)):
-                block = self.a_key(limb), j, self.n, q
-                wanted = min(self.n, count - len(row))
-                if wanted > 50:
-                    both = zip(ordered(elements(*block)), s_values, strict=True)
-                    row += polynomial_of([x * y % q for x, y in both], w, q)[:wanted]
-                else:
-                    row += [coefficient(uniform(*block), s, d) % q for d in range(wanted)]
-            rows.append(row)
+            key, own = self.a_key(limb), [x % q for x in s]
+            drawn = (uniform(key, j, self.n, q) for j in range(-(-count // self.n)))
+            rows.append([x for a in drawn for x in product(a, own, q)][:count])
         return rows
 
     def noise_bound(self, senders: int) -> int:

@@ -17,14 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.reference.field import (
-    elements,
-    least_root,
-    ordered,
-    polynomial_of,
-    primes,
-    values_of,
-)
+from tests.reference.field import elements, least_root, ordered, polynomial_of, primes, values_of
 from tests.reference.wire import Book, Clear, Wire, columns, packed, senders_of, unpacked
 
 GROUP_KEY = bytes(range(60, 92))

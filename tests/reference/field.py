@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import gmpy2
 
-from tests.reference.wire import word
+from tests.reference.wire import little, little_read, word
 
 Q = 2**64 - 2**32 + 1
 P = 2**32
@@ -129,19 +129,13 @@ def uniform(key: bytes, j: int, n: int, q: int = Q) -> list[int]:
     return polynomial_of(ordered(elements(key, j, n, q)), root(n, q), q)
 
 
-def coefficient(a: list[int], b: list[int], d: int) -> int:
-    """Coefficient d of a b modulo x**n + 1, by its definition."""
-    inside = sum(x * y for x, y in zip(a[: d + 1], b[d::-1], strict=True))
-    return inside - sum(x * y for x, y in zip(a[d + 1 :], b[:d:-1], strict=True))
-
-
 def product(a: list[int], b: list[int], q: int) -> list[int]:
     """a b modulo x**n + 1 and q, of coefficients from 0 to q - 1: Kronecker's substitution."""
     n, nbytes = len(a), (2 * q.bit_length() + len(a).bit_length() + 7) // 8
 
     def joined(f: list[int]) -> int:
-        return int.from_bytes(b"".join(x.to_bytes(nbytes, "little") for x in f), "little")
+        return int.from_bytes(little(f, nbytes), "little")
 
-    whole = (joined(a) * joined(b)).to_bytes(2 * n * nbytes, "little")
-    c = [int.from_bytes(whole[nbytes * i : nbytes * (i + 1)], "little") for i in range(2 * n)]
+    whole = int(gmpy2.mpz(joined(a)) * joined(b))
+    c = little_read(whole.to_bytes(2 * n * nbytes, "little"), nbytes)
     return [(c[d] - c[d + n]) % q for d in range(n)]

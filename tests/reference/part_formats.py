@@ -24,22 +24,7 @@ from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
 from flhe.training.epoch_sums import bound_layout
 from flhe.training.session import Session
-from tests.reference.field import (
-    Q,
-    at,
-    drawn_again,
-    elements,
-    nearest,
-    ordered,
-    product,
-    root,
-    uniform,
-    values_of,
-)
-from tests.reference.permutation import Network, permutation
-from tests.reference.shamir import drawn, lowest, point, shared
-from tests.reference.support import coded, digest
-from tests.reference.wire import Tape, cbor, context, hashed, hkdf, packed
+from tests.reference.wire import Tape, context, hashed
 from tests.rings import inverse, multiply
 from tests.scripted import Given
 
@@ -68,23 +53,13 @@ def _round(x: Any, out: Any) -> None:
 
 
 class RingKind:
-    """Field, ring and masks: a method for each name of a case, and side."""
+    """Field, ring and masks: a method for each name of a case."""
 
-    def reference(self, case: Case) -> Case:
+    def library(self, case: Case) -> Case:
         made: Case = getattr(self, "_" + case["name"].replace(" ", "_"))(case)
         return made
 
-    def library(self, case: Case) -> Case:
-        made: Case = getattr(self, "_library_" + case["name"].replace(" ", "_"))(case)
-        return made
-
     def _arithmetic(self, case: Case) -> Case:
-        pairs = list(zip(read(case["a"]), read(case["b"]), strict=True))
-        told = {"sum": words((x + y) % Q for x, y in pairs)}
-        told["difference"] = words((x - y) % Q for x, y in pairs)
-        return told | {"product": words(x * y % Q for x, y in pairs)}
-
-    def _library_arithmetic(self, case: Case) -> Case:
         a, b = array(case["a"]), array(case["b"])
         made = {"sum": ring.add(a, b), "difference": ring.subtract(a, b)}
         made["product"] = np.empty_like(a)
@@ -92,53 +67,26 @@ class RingKind:
         return {name: words(found) for name, found in made.items()}
 
     def _rounding(self, case: Case) -> Case:
-        return {"rounded": [nearest(x) for x in read(case["x"])]}
-
-    def _library_rounding(self, case: Case) -> Case:
         x = array(case["x"])
         made = np.empty(x.size, np.uint32)
         _round(x, made)
         return {"rounded": made.tolist()}
 
     def _values(self, case: Case) -> Case:
-        a, n = read(case["coefficients"]), len(case["coefficients"])
-        return {"values": words(at(a, pow(root(n), 2 * i, Q)) for i in range(n))}
-
-    def _library_values(self, case: Case) -> Case:
         return {"values": words(ring.evaluate(array(case["coefficients"])))}
 
     def _ring_product(self, case: Case) -> Case:
-        a, b, w = read(case["a"]), read(case["b"]), root(case["n"])
-        a_hat, b_hat = (words(ordered(values_of(x, w, Q))) for x in (a, b))
-        return {"a_hat": a_hat, "b_hat": b_hat, "product": words(product(a, b, Q))}
-
-    def _library_ring_product(self, case: Case) -> Case:
         on, a, b = PrimeRing(case["n"]), array(case["a"]), array(case["b"])
         told = {"a_hat": words(on.forward(a)), "product": words(multiply(on, a, b))}
         return told | {"b": words(inverse(on, array(case["b_hat"])))}
 
     def _elements(self, case: Case) -> Case:
-        key, n, first = bytes.fromhex(case["key"]), case["n"], case["first"]
-        blocks = range(first, first + len(case["blocks"]))
-        told = {"blocks": [words(elements(key, j, n)) for j in blocks]}
-        return told | {"redrawn": sum(len(drawn_again(key, j, n, Q)) for j in blocks)}
-
-    def _library_elements(self, case: Case) -> Case:
-        made, n, first = (
-            FieldElements(bytes.fromhex(case["key"])),
-            case["n"],
-            case["first"],
-        )
+        made, n, first = FieldElements(bytes.fromhex(case["key"])), case["n"], case["first"]
         blocks = made.blocks(first, len(case["blocks"]), n).tolist()
         assert blocks == [made.blocks(first + i, 1, n)[0].tolist() for i in range(len(blocks))]
         return {"blocks": [words(block) for block in blocks]}
 
     def _ring_masks(self, case: Case) -> Case:
-        key, seed = bytes.fromhex(case["key"]), read(case["seed"])
-        made = [product(uniform(key, j, len(seed)), seed, Q) for j in range(len(case["masks"]))]
-        return {"masks": [[nearest(x) for x in one] for one in made]}
-
-    def _library_ring_masks(self, case: Case) -> Case:
         seed, made = array(case["seed"]), FieldElements(bytes.fromhex(case["key"]))
         on, rows = PrimeRing(seed.size), made.blocks(0, len(case["masks"]), seed.size)
         return {"masks": on.products(on.forward(seed), rows, rounded=True).tolist()}
@@ -156,19 +104,6 @@ class RingKind:
 
 class PermutationKind:
     """Shuffles and networks; an attempt's own."""
-
-    def reference(self, case: Case) -> Case:
-        told: Case = {}
-        if "slot" in case:
-            key = hkdf(bytes.fromhex(case["group_key"]), "permutation", *context(case["slot"]))
-            told["key"] = key.hex()
-        made = permutation(bytes.fromhex(told.get("key") or case["key"]), case["length"])
-        if isinstance(made, Network):
-            told |= dict(zip(("a", "b"), made.sizes, strict=True))
-            told["passes"] = [len(made.walk(d, 1)) for d in case["coords"]]
-            told["passes_back"] = [len(made.walk(d, -1)) for d in case["coords"]]
-        told |= {"redrawn": made.redrawn, "images": [made.forward(d) for d in case["coords"]]}
-        return told | {"preimages": [made.inverse(d) for d in case["coords"]]}
 
     def library(self, case: Case) -> Case:
         made = Permutation(bytes.fromhex(case["key"]), case["length"])
@@ -194,19 +129,6 @@ class PermutationKind:
 
 class ShamirKind:
     """Shares of field elements."""
-
-    def reference(self, case: Case) -> Case:
-        members, threshold, privacy = (case[k] for k in ("members", "threshold", "privacy"))
-        secrets, packing = read(case["secrets"]), threshold - privacy
-        random = Tape(bytes.fromhex(case["random"]))
-        given = drawn(privacy, -(-len(secrets) // packing), random)
-        shares = shared(members, threshold, secrets, given)
-        ranks = case["ranks"][0]
-        points, found = [point(members, rank) for rank in ranks], []
-        for column in zip(*(shares[rank] for rank in ranks), strict=True):
-            found += lowest(points, list(column), packing)
-        told = {"shares": [words(share) for share in shares]}
-        return told | {"secrets": words(found[: len(secrets)])}
 
     def library(self, case: Case) -> Case:
         scheme, secrets = self._scheme(case), array(case["secrets"])
@@ -244,10 +166,6 @@ STEPS = {
 class SupportKind:
     """Codes of sets of coordinates."""
 
-    def reference(self, case: Case) -> Case:
-        data = coded(case["coords"], case["length"])
-        return {"data": data.hex(), "digest": digest(data, case["length"]).hex()}
-
     def library(self, case: Case) -> Case:
         written = Support.of(np.array(case["coords"], np.uint32), case["length"])
         again = Support.from_bytes(bytes.fromhex(case["data"]), case["length"])
@@ -271,16 +189,6 @@ def formula(length: int, bits: int) -> list[int]:
 
 class PackKind:
     """Fields of any number of bits."""
-
-    def reference(self, case: Case) -> Case:
-        data = packed(self._values(case), case["bits"])
-        told = {"packed": data.hex(), "nbytes": len(data), "sha256": hashed(data)}
-        if "plus" in case:
-            rest, bits = int.from_bytes(bytes.fromhex(case["plus"]), "little"), case["bits"]
-            other = [rest >> (bits * i) for i in range(len(case["values"]))]
-            sums = [x + y for x, y in zip(case["values"], other, strict=True)]
-            told["sum"] = packed(sums, bits).hex()
-        return told
 
     def library(self, case: Case) -> Case:
         packing, values = Packing(case["bits"]), self._values(case)
@@ -323,28 +231,8 @@ def rounded(bits: int, x: list[float], draws: list[int] | None) -> list[int]:
     ]
 
 
-def digits(bits: int, extra: int) -> list[int]:
-    """Signed digits in base 2**(bits - 1), least significant first."""
-    count = -(-63 // (bits - 1))
-    sign = -1 if extra < 0 else 1
-    return [sign * (abs(extra) // 2 ** ((bits - 1) * k) % 2 ** (bits - 1)) for k in range(count)]
-
-
 class QuantizeKind:
     """Values in steps, extras in digits."""
-
-    def reference(self, case: Case) -> Case:
-        bits, told = case["bits"], {}
-        if "q" in case:
-            told["q"] = rounded(bits, case["x"], case["u"])
-        if "limbs" in case:
-            told["limbs"] = [d for extra in case["extras"] for d in digits(bits, extra)]
-        if "limbs_of_a_sum" in case:
-            base = enumerate(case["limbs_of_a_sum"])
-            told["extras"] = [sum(d * 2 ** ((bits - 1) * k) for k, d in base)]
-        if "sum" in case:
-            told["decoded"] = [x / (2 ** (bits - 1) - 1) for x in case["sum"]]
-        return told
 
     def library(self, case: Case) -> Case:
         codec, told = self._codec(case), {}
@@ -387,10 +275,6 @@ class QuantizeKind:
 
 class DerivedKind:
     """What a session binds to a round: layouts of rounds in two stages."""
-
-    def reference(self, case: Case) -> Case:
-        bound = [bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest")]
-        return {"becomes": hashed(cbor([f"flhe/v1/{case['name']}", *bound]))}
 
     def library(self, case: Case) -> Case:
         bound = (bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest"))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tests.reference.field import Q, at, from_source, root_of
+from tests.reference.field import Q, at, root_of
 
 
 def point(members: int, rank: int) -> int:
@@ -13,12 +11,6 @@ def point(members: int, rank: int) -> int:
     while order < members:
         order *= 2
     return pow(root_of(order), rank, Q)
-
-
-def drawn(privacy: int, width: int, random: Callable[[int], bytes]) -> dict[int, list[int]]:
-    """Shares of the first ranks, as a dealer draws them."""
-    fresh = from_source(random, privacy * width)
-    return {rank: fresh[rank * width : (rank + 1) * width] for rank in range(privacy)}
 
 
 def shared(

@@ -12,14 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.coefficients import Coefficients
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.math.prg import FieldElements
 from flhe.math.ring import PrimeRing, Q
 from flhe.schemes.base import Secrets
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import draw_own
-from flhe.schemes.esafl.scheme import ESHE, Esafl
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.keyed import JointKey
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.derive import hkdf
@@ -27,6 +26,7 @@ from flhe_lab.papers.corrections.esafl import key_from, odd, odd_places, printed
 from flhe_lab.papers.esafl import Poly, multiply
 from flhe_lab.papers.esafl import Q as PAPERS_Q
 from flhe_lab.papers.packing import PaperPacking
+from tests.laws import sum_of
 from tests.rings import inverse as inverse_transform
 
 SLOT = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
@@ -226,18 +226,6 @@ def test_parities_tell_nothing(ours: Ours) -> None:
     assert abs(int((odd == (ours.owns[1] % 2 == 1)).sum()) - 2048) < 6 * 32
 
 
-@pytest.mark.parametrize("moduli", [(1 << 63,), (Q - 1,), (1 << 62, Q >> 2 | 1)])
-def test_an_even_q_is_refused(ours: Ours, moduli: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="even modulus"):
-        Coefficients(ours.slots.bound, 3, 2, moduli)
-
-
-@pytest.mark.parametrize("ring", ESHE)
-def test_p_and_q_have_no_common_factor(ring: str) -> None:
-    slots = Esafl(ring=ring, keys="joint").adder(9).sizes.slots
-    assert math.gcd(slots.q, 1 << slots.log_p) == 1
-
-
 def test_no_two_ciphertexts_have_one_a(ours: Ours, parts: list[Sealed]) -> None:
     first, second = ours.blocks(parts[1])[0], ours.blocks(parts[1])[1]
     p, size = 1 << ours.slots.log_p, len(second)
@@ -274,11 +262,7 @@ def test_the_sum_of_two_keys_leaves_the_width_that_the_tables_rate(ours: Ours) -
 
 def _sum(ours: Ours, ranks: Iterable[int]) -> Sealed:
     slot = dataclasses.replace(SLOT, attempt=9)
-    total: Sealed | None = None
-    for j in ranks:
-        total = ours.scheme.add(total, ours.sealer(j).encrypt(ours.plain[j], slot))
-    assert total is not None
-    return total
+    return sum_of(ours.scheme, (ours.sealer(j).encrypt(ours.plain[j], slot) for j in ranks))
 
 
 def _under_an_odd_a(ours: Ours) -> tuple[Poly, Poly]:

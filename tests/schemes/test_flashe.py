@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.support import Support, covered
-from flhe.errors import ConfigError
 from flhe.math import keystream
 from flhe.schemes.flashe import sparse
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
@@ -220,17 +219,3 @@ def test_the_cheaper_one() -> None:
     assert cheaper(2, 2) == "double"
     assert for_dropout(3, 0.0) == "double"  # both 4
     assert for_dropout(20, 0.5) == "single"  # 11, not 13
-
-
-@pytest.mark.parametrize(
-    ("mode", "members", "dropout", "says"),
-    [
-        ("double", 1, 0.0, "members=1"),
-        ("double", 5, -0.1, "dropout=-0.1"),
-        ("single", 5, 1.1, r"dropout=1\.1"),
-        ("single", 5, math.nan, "dropout=nan"),
-    ],
-)
-def test_rounds_that_cannot_be(mode: Mode, members: int, dropout: float, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        expected(mode, members, dropout)

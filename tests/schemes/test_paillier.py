@@ -28,7 +28,7 @@ from flhe.schemes.batchcrypt.residues import Residues
 from flhe.schemes.batchcrypt.scheme import SUBGROUP, BatchCrypt
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
-from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
+from tests.laws import KEY, OTHER_SLOTS, SLOT, sum_of, whole
 from tests.patience import PATIENCE_S
 
 
@@ -53,12 +53,11 @@ def opened(sealed: Sealed, threads: int = 1) -> list[int]:
 
 def test_python_paillier_decrypts_what_we_encrypt() -> None:
     """Sums at 2048 bits; it knows p and q, and nothing of our code."""
-    n, total = pair().public.n, None
+    n = pair().public.n
     theirs = phe.PaillierPrivateKey(phe.PaillierPublicKey(n), pair().p, pair().q)
     vectors = np.random.default_rng(3).integers(-32767, 32768, (3, 300)).astype(np.int32)
-    for rank, values in enumerate(vectors):
-        total = SCHEME.add(total, sealer(rank).encrypt(whole(values), SLOT))
-    assert total is not None
+    parts = (sealer(rank).encrypt(whole(values), SLOT) for rank, values in enumerate(vectors))
+    total = sum_of(SCHEME, parts)
     found = [theirs.raw_decrypt(int(c)) for c in from_rows(total.data.reshape(-1, 512))]
     signed = [gmpy2.mpz(m - n if m > n // 2 else m) for m in found]
     assert np.array_equal(SCHEME.batch.digits(signed, 300, 3), vectors.sum(axis=0))
@@ -105,20 +104,6 @@ def test_children_draw_from_the_subgroup_too() -> None:
 # --- keys ---
 
 
-@pytest.mark.parametrize("bits", [2048, 3072])
-def test_keys_of_the_subgroup_variant_are_sound(bits: int) -> None:
-    key = pair(bits=bits, subgroup=True)
-    key.check(bits, True)
-    assert key.public.bits == bits
-    assert len({key.p, key.q, *key.orders}) == 4
-    for prime, order in zip((key.p, key.q), key.orders, strict=True):
-        assert prime.bit_length() == bits // 2
-        assert order.bit_length() == 2 * BatchCrypt(bits).security
-        assert gmpy2.is_prime(order, 50)
-        assert (prime - 1) % order == 0
-    assert SecretKey.from_bytes(key.to_bytes()) == key
-
-
 def test_the_subgroup_variant_needs_a_sites_word() -> None:
     """A deployed node has not given it, a simulated one has, and other variants need none."""
     given = {False: SUBGROUP.default, True: SUBGROUP.simulated}
@@ -149,11 +134,18 @@ def test_unsound_orders_are_refused() -> None:
             SecretKey(key.p, key.q, orders)
 
 
+@pytest.mark.parametrize("subgroup", [False, True])
 @pytest.mark.parametrize("bits", [2048, 3072])
-def test_generated_keys_are_sound(bits: int) -> None:
-    key = SecretKey.generate(bits)
-    key.check(bits)
+def test_generated_keys_are_sound(bits: int, subgroup: bool) -> None:
+    key = pair(bits=bits, subgroup=subgroup)
+    key.check(bits, subgroup)
+    assert SecretKey.from_bytes(key.to_bytes()) == key
     assert key.public.bits == bits
+    assert len({key.p, key.q, *key.orders}) == (4 if subgroup else 2)
+    for prime, order in zip((key.p, key.q), key.orders, strict=subgroup):
+        assert order.bit_length() == 2 * BatchCrypt(bits).security
+        assert gmpy2.is_prime(order, 50)
+        assert (prime - 1) % order == 0
     for prime, other in ((key.p, key.q), (key.q, key.p)):
         assert prime.bit_length() == bits // 2
         assert prime >> (bits // 2 - 2) == 3
@@ -352,4 +344,4 @@ def test_keys_come_from_the_random_source_alone(generate: Callable[..., Any]) ->
 
 def test_no_key_shows_itself() -> None:
     assert repr(SealSecret.generate("4096")) == "SealSecret(ring='4096')"
-    assert repr(SecretKey.generate(2048)) == "SecretKey(public=PublicKey())"
+    assert repr(pair()) == "SecretKey(public=PublicKey())"

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.schemes.sealed import (
-    MAX_HEADER,
-    MAX_LENGTH,
-    Sealed,
-    from_bytes,
-    to_bytes,
-)
+from flhe.schemes.sealed import MAX_HEADER, MAX_LENGTH, Sealed, from_bytes, to_bytes
 from flhe.wire import canonical
 from tests.laws import SLOT
 

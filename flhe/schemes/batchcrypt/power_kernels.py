@@ -21,8 +21,8 @@ A program lists the products, in rows of three slots: (to, from, from). One comp
 serves both powers and products over tables.
 """
 
-# Callers of an intrinsic omit its typing context; numba creates its settings as attributes on load.
-# mypy: disable-error-code="call-arg, attr-defined"
+# Callers of an intrinsic omit its typing context.
+# mypy: disable-error-code="call-arg"
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, config
-from numba.core.codegen import get_host_cpu_features
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from flhe.math import BLOCK, LANES, LIMB_BITS
@@ -40,14 +39,6 @@ _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 _WORD = ir.IntType(64)
 _VECTOR = ir.VectorType(_WORD, LANES)
-
-
-def usable() -> bool:
-    """Return whether numba may use IFMA; with other settings LLVM would end the process here."""
-    features = config.CPU_FEATURES
-    if features is None:
-        features = get_host_cpu_features()
-    return not config.DISABLE_JIT and {"+avx512f", "+avx512ifma"} <= set(features.split(","))
 
 
 def _same(value):

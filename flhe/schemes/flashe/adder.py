@@ -182,8 +182,9 @@ class FlasheSealer(Sealer):
         key = _round_key(self.adder, self.group_key, slot, mode)
         terms = self.adder.mask_terms((self.rank,), mode)
         if support is not None:
-            extras = plain.extras.size
-            lanes = sparse.masks_for(key, packing, terms, support, extras, self.threads)
+            behind = np.arange(plain.extras.size, dtype=np.uint32) + np.uint32(support.length)
+            places = np.concatenate([support.coords, behind])
+            lanes = sparse.masks_at(key, packing, terms, places, self.threads)
             whole = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
             return packing.pack(whole, lanes)
         data = empty(packing.nbytes(length), np.uint8) if ready is None else ready

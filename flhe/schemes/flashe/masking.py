@@ -18,7 +18,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
 from flhe.math.keystream import Terms
 
 Mode = Literal["double", "single"]
@@ -42,12 +41,8 @@ def telescoped(senders: Iterable[int], mode: Mode) -> Terms:
 def expected(masking: Mode, members: int, dropout: float) -> float:
     """Return the masks that a surviving client makes for one dense value (FLASHE, Theorem 2).
 
-    Of N `members`, 2 or more, a share d, 0 to 1, does not upload; ConfigError for other values.
+    Of N `members`, 2 or more, a share d, 0 to 1, does not upload.
     """
-    if members < 2:
-        raise ConfigError(f"masks among members={members}: must be 2 or more")
-    if not 0 <= dropout <= 1:
-        raise ConfigError(f"masks under dropout={dropout}: must be 0 to 1")
     if masking == "single":
         return -members * dropout + members + 1
     return 2 * (-members * dropout**2 + (members - 1) * dropout + 2)

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import Packing
-from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty, fixed
 from flhe.math.keystream import BLOCK, CHUNK, OpenSsl, Terms, keystream
@@ -42,20 +41,7 @@ class SparseTotal(Sealed):
     """A sum in progress: `data` holds one whole lane for each coordinate and each extra."""
 
 
-def masks_for(
-    key: bytes,
-    packing: Packing,
-    terms: Terms,
-    support: Support,
-    extras: int,
-    threads: int = 1,
-) -> NDArray[Any]:
-    """Return one sender's masks: of its coordinates, then of the extras, (count + extras,)."""
-    behind = np.arange(support.length, support.length + extras, dtype=np.uint32)
-    return _masks_at(key, packing, terms, np.concatenate([support.coords, behind]), threads)
-
-
-def _masks_at(
+def masks_at(
     key: bytes, packing: Packing, terms: Terms, coords: NDArray[np.uint32], threads: int = 1
 ) -> NDArray[Any]:
     """Return the masks at some places, ascending, (count,)."""
@@ -153,7 +139,7 @@ def open_sum(
 
     spread(work, length, packing.block, threads)
     behind = np.arange(length, length + extras, dtype=np.uint32)
-    sums[coords.size :] = _masks_at(key, packing, telescoped(total.senders, mode), behind)
+    sums[coords.size :] = masks_at(key, packing, telescoped(total.senders, mode), behind)
     np.subtract(values, sums, out=sums)
     return packing.signed_of(sums)
 
