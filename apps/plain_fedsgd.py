@@ -22,7 +22,7 @@ KINDS: dict[str, Any] = {
     "adam": torch.optim.Adam,
     "rmsprop": torch.optim.RMSprop,
 }
-RULES = ("lr", "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "centered")
+RULES = ("lr", "momentum", "betas", "eps", "alpha")
 """Parameters that PyTorch's optimizers have under the same names."""
 
 
