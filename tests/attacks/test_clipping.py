@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,14 @@ from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.mods import records
 from flhe.training.schedule import Settings
-from tests.mods.harness import (
-    TERMS,
-    App,
-    Group,
-    answer,
-    arrays,
-    codec,
-    refused,
-    support,
-    update,
-)
+from tests.mods.harness import App, Group, Site, answer, arrays, codec, refused, support, update
 
 
 @pytest.mark.parametrize("bound", [1e-6, 1e-3, 1.0, 1e3])
 def test_no_threshold_makes_a_node_refuse(
     tmp_path: Path, bound: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    terms = dataclasses.replace(TERMS, codec=codec(clip=bound))
-    group = Group(tmp_path, terms=terms).agree()
+    group = Group(tmp_path, codec=codec(clip=bound)).agree()
     group.sites[0].app = App(step=0.1)
     update(group.ask(group.sites[0]))
     mostly = "more than half of the update was clipped" in caplog.text
@@ -49,10 +37,9 @@ def test_no_threshold_makes_a_node_refuse(
 
 
 @pytest.mark.parametrize("count", [1, 100, 101, 1 << 40, 1 << 62])
-def test_no_bound_on_examples_makes_a_node_refuse(tmp_path: Path, count: int) -> None:
-    group = Group(tmp_path).agree()
-    group.sites[0].app = App(examples=count)
-    update(group.ask(group.sites[0]))
+def test_no_bound_on_examples_makes_a_node_refuse(group: Group, site: Site, count: int) -> None:
+    site.app = App(examples=count)
+    update(group.ask(site))
 
 
 @pytest.mark.parametrize("count", [10, 11])
@@ -69,11 +56,10 @@ def test_nor_does_a_chain_that_weighs_before_it_cuts(
     tmp_path: Path, steps: tuple[Codec, ...], count: int
 ) -> None:
     """No step scales the values of a site with more examples: it counts with fewer."""
-    terms = dataclasses.replace(TERMS, codec=chain(*steps))
-    group = Group(tmp_path, terms=terms).agree()
+    group = Group(tmp_path, codec=chain(*steps)).agree()
     group.sites[0].app = App(examples=count)
     reply = group.ask(group.sites[0])
-    if terms.codec.sparse:
+    if group.terms.codec.sparse:
         support(reply)
         reply = group.ask(group.sites[0], "update")
     answer(reply)

@@ -44,11 +44,15 @@ def test_nothing_comes_before_advertise(tmp_path: Path, stage: str) -> None:
     assert not site.app.seen
 
 
+def first(group: Group, stage: str, messages: list[bytes]) -> Message:
+    """What the first site answers, once hellos have put the sites in order."""
+    return group.sites[0].ask(stage, **group.stage(messages=messages))
+
+
 def twice(stage: str, group: Group) -> Message:
     messages = group.hellos() if stage == "share" else group.shares(group.hellos())
-    fields = group.stage(messages=messages)
-    answer(group.sites[0].ask(stage, **fields))
-    return group.sites[0].ask(stage, **fields)
+    answer(first(group, stage, messages))
+    return first(group, stage, messages)
 
 
 def before_confirms(group: Group) -> Message:
@@ -56,28 +60,20 @@ def before_confirms(group: Group) -> Message:
     return group.ask(group.sites[0])
 
 
-def too_few(group: Group) -> Message:
-    hellos = group.hellos()  # which put the sites in order
-    return group.sites[0].ask("share", **group.stage(messages=hellos[:2]))
-
-
 def by_another(group: Group) -> Message:
     hellos = group.hellos()
     (group.sites[0].home / "identity.key").write_bytes(bytes([99]) * 32)
-    return group.sites[0].ask("share", **group.stage(messages=hellos))
+    return first(group, "share", hellos)
 
 
 OUT_OF_ORDER: dict[str, tuple[Callable[[Group], Message], int]] = {
-    "confirm without share": (
-        lambda g: g.sites[0].ask("confirm", **g.stage(messages=g.hellos())),
-        1014,
-    ),
+    "confirm without share": (lambda g: first(g, "confirm", g.hellos()), 1014),
     "share twice": (lambda g: twice("share", g), 1014),
     "confirm twice": (lambda g: twice("confirm", g), 1014),
     "a round before everybody confirmed": (before_confirms, 1020),
     "of another epoch": (lambda g: g.agree().ask(g.sites[0], epoch=bytes(16)), 1020),
     "no checkpoint to verify": (lambda g: g.agree().ask(g.sites[0], "verify"), 1014),
-    "too few members": (too_few, 1011),
+    "too few members": (lambda g: first(g, "share", g.hellos()[:2]), 1011),
     "share under another identity": (by_another, 1014),
 }
 
@@ -123,8 +119,7 @@ def test_no_keys_before_everybody_has_confirmed(tmp_path: Path, stage: str) -> N
         "key-": ThresholdCkks(),
     }
     scheme = next(made for part, made in schemes.items() if part in stage)
-    allowed = {"flhe-schemes": scheme.name}
-    group = Group(tmp_path, 3, dataclasses.replace(TERMS, scheme=scheme), allowed).agree()
+    group = Group(tmp_path, config={"flhe-schemes": scheme.name}, scheme=scheme).agree()
     site, confirms = group.sites[0], group.confirms
     for wrong in (confirms[1:], [confirms[0]] * 3):
         fields = {"confirms": wrong, "messages": [b"x"], "key-pair": b"x"}

@@ -247,7 +247,7 @@ def test_logs_hold_one_line_a_stage_and_no_shares(dealt: Masked) -> None:
     names = ("stage", "answer", "round", "attempt", "code", "epoch")
     lines = [line for line in map(json.loads, audit.splitlines()) if line["stage"] != "round"]
     told = [tuple(line.get(name) for name in names) for line in lines]
-    common = (1, 0, None, dealt.epoch(ME).id[:4].hex())
+    common = (1, 0, None, dealt.sites[ME].epoch.id[:4].hex())
     assert told[-4:] == [
         ("consist", "survivors", *common),
         ("consist", "refused", 1, 0, 1012, common[-1]),

@@ -17,12 +17,11 @@ from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.coding.update import update_codec
 from flhe.coding.weigh import Weigh
-from flhe.errors import ExamplesError, FlheError, NotFiniteError, ProtocolError, ReplyError
+from flhe.errors import FlheError, NotFiniteError, ProtocolError, ReplyError
 from flhe.math.ring import Elements, Q
 from flhe.schemes.sash.adder import SashAdder
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
-from flhe.training.chain import link_of
 from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
 from flhe.training.session import Session
@@ -50,18 +49,6 @@ SOME = np.array([0, 3], np.uint32)
 
 
 # --- a round that works ---
-
-
-def test_rounds_that_came_to_nothing_leave_no_trace() -> None:
-    played = play(round_=4)
-    total, after = played.total(), played.open()
-    assert after.round == 4
-    link = link_of(played.model.history, total, total.digest(), played.first.epoch.members)
-    assert after.chain == (link,)
-    assert after.history == link.history
-    for done in (1, 3, 4):  # and nobody goes back to them
-        with pytest.raises(ProtocolError, match="model is at round 4"):
-            played.open(with_slot(total, round=done, history=after.history), model=after)
 
 
 @pytest.mark.parametrize("optimizer", [Optimizer("fedadam", eta=0.5), Optimizer("adam", lr=0.5)])
@@ -98,15 +85,15 @@ def test_a_digest_is_the_same_for_members_with_the_same_model() -> None:
     model, members = start(), sessions()
     [digest] = {session.digest(model) for session in members}
     assert len(digest) == 32
-    others = [
-        drifted(model),
-        dataclasses.replace(model, round=1),
-        dataclasses.replace(model, history=bytes(32)),
-        dataclasses.replace(model, moments={"v": np.zeros(model.layout.floats, np.float32)}),
-        dataclasses.replace(model, memory={"v": np.zeros(1)}),
-        dataclasses.replace(model, mask=Support.of(SOME, model.layout.floats)),
-        dataclasses.replace(model, memory={"v": np.full(1, 5e-324)}),
+    changes: list[dict[str, Any]] = [
+        {"round": 1},
+        {"history": bytes(32)},
+        {"moments": {"v": np.zeros(model.layout.floats, np.float32)}},
+        {"memory": {"v": np.zeros(1)}},
+        {"memory": {"v": np.full(1, 5e-324)}},
+        {"mask": Support.of(SOME, model.layout.floats)},
     ]
+    others = [drifted(model), *(dataclasses.replace(model, **change) for change in changes)]
     digests = {digest, *(members[0].digest(other) for other in others)}
     strange = dataclasses.replace(group()[0], group_key=bytes(32))  # nor without the key
     for epoch in (strange, group(number=2)[0]):
@@ -129,16 +116,6 @@ def test_a_sender_that_started_from_another_model(odd: set[int]) -> None:
     whole = [rank for rank in range(3) if rank not in odd]
     if len(whole) == 2:
         assert played.open(played.total(*whole)).round == 1
-
-
-def test_a_reader_whose_model_is_not_the_senders() -> None:
-    played = play()
-    other, session = drifted(played.model), played.first
-    known = session.digest(played.model)
-    assert encoded(played.open(digest=known)) == encoded(played.open())
-    for wrong in ({"model": other}, {"digest": session.digest(other)}):
-        with pytest.raises(ProtocolError, match="or other weights"):
-            played.open(**wrong)
 
 
 # --- gradients ---
@@ -179,9 +156,8 @@ def slot(**change: Any) -> Callable[[Sealed], Sealed]:
 
 
 def another_epoch(total: Sealed) -> Sealed:
-    return Round(
-        sessions(number=2), start(), [part(s, start()) for s in sessions(number=2)]
-    ).total()
+    later = sessions(number=2)
+    return Round(later, start(), [part(s, start()) for s in later]).total()
 
 
 LANE, FLOATS = 18, 15
@@ -241,11 +217,6 @@ def test_no_repr_shows_a_key() -> None:
     session = sessions()[0]
     for shown in (repr(session), repr(session.sealer())):
         assert repr(bytes(session.epoch.group_key))[2:-1] not in shown
-
-
-def test_a_negative_count_of_examples_weighs_nothing() -> None:
-    with pytest.raises(ExamplesError, match="no examples"):
-        sessions()[0].weight(-1)
 
 
 # --- where the server reads ---
@@ -338,11 +309,11 @@ def test_a_tied_weight_is_not_encrypted_as_one_and_clear_as_the_other(
     codec = update_codec(bits=16, clip=1.0, weighted=False)
     terms = dataclasses.replace(TERMS, codec=codec, select=select)
     session = sessions(terms, model=model)[0]
-    if not refused:
-        session.encode(model, after, 10, {"loss": 1.0})
-        return
-    with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
-        session.encode(model, after, 10, {"loss": 1.0})
-    with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
-        session.draft(model, after, 10, {"loss": 1.0}, 1, None)
-    session.encode(model, {**after, "out": after["out"] * 2}, 10, {"loss": 1.0})
+    told = 10, {"loss": 1.0}
+    if refused:
+        with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
+            session.encode(model, after, *told)
+        with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
+            session.draft(model, after, *told, 1, None)
+        after["out"] *= 2
+    session.encode(model, after, *told)

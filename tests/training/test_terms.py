@@ -10,6 +10,7 @@ import pytest
 
 from flhe.coding.chain import chain
 from flhe.coding.clip import Clip
+from flhe.coding.discrete_gaussian import DiscreteGaussian
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.quantize import Quantize
@@ -32,6 +33,7 @@ LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
 HALF = Select(0.5, rest="drop")
 NOISE = Laplace(0.1, "all")
 SGD = Optimizer("sgd")
+RECORD = DiscreteGaussian(1.0, 1.0, "record", 0.1, 10.0)
 
 
 def coded(scheme: Scheme | None = None, **coding: Any) -> Terms:
@@ -102,6 +104,8 @@ REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: coded(Sash(), bits=30), "room for 2 to 29 bits"),
     (lambda: Terms(metrics=tuple(str(i) for i in range(65))), "at most 64"),
     (lambda: Terms(metrics=("",)), "1 to 128"),
+    # Several steps of training would let one record change an update by more than was clipped.
+    (lambda: Terms(codec=chain(RECORD)), "one clipped gradient a record"),
     (lambda: Terms(weight_key="n" * 129), "1 to 128"),
 ]
 
