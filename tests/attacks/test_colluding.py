@@ -120,15 +120,6 @@ def test_a_lost_model_comes_back_beside_a_set_that_was_given_up(group: Masked) -
     update(group.upload(1, round_=2, voids=[void.to_bytes()]))
 
 
-def test_another_first_model_is_taken_before_a_set_is_signed(group: Masked) -> None:
-    """The server's own one does not last: the others' comes with a voucher."""
-    for site in group.sites:
-        answer(group.ask(site, "sync", extra={"arrays": initial()}))
-    for site in group.sites[1:]:
-        answer(group.handed(site, other_first(), rank=0))
-        assert site.model.masters["scale"] == other_first().masters["scale"]
-
-
 class Heavy(App):
     """An app that stands still, and says that it did so on very many examples."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +65,6 @@ def test_chosen_models_tell_no_gradient(read: Masked) -> None:
         extra = {"arrays": records.from_numpy(chosen)}
         assert heard(read.evaluate(site, base=0, extra=extra), "loss") is None
     assert len(site.app.seen) == 1
-
-
-def test_accuracies_tell_no_example_counts(group: Group, site: Site) -> None:
-    """k / n, as a float of 64 bits."""
-    site.app = Fits()
-    told = heard(group.evaluate(site, group.total()), "accuracy")
-    assert told is None, Fraction(told).limit_denominator(1000)
 
 
 # --- one evaluation of one model ---

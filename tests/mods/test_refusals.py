@@ -190,20 +190,21 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
     return ray
 
 
-def test_a_deployed_node_without_a_pinned_roster_does_not_start(bare: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ray_is", ["a driver", "only imported", "not there"])
+def test_a_deployed_node_without_a_pinned_roster_does_not_start(
+    bare: Site, tmp_path: Path, ray: Any, ray_is: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver of Ray is no simulation."""
+    if ray_is == "a driver":
+        ray.get_runtime_context = lambda: types.SimpleNamespace(get_actor_id=lambda: None)
+    elif ray_is == "only imported":
+        ray.is_initialized = lambda: False
+    else:
+        monkeypatch.delitem(sys.modules, "ray")
     refused(hello(bare), 1017)
     refused(bare.send(plain_message()), 1017)
     assert not bare.app.seen
     assert list(tmp_path.iterdir()) == []  # no identity, no directory, nothing
-
-
-@pytest.mark.parametrize("how", ["a driver", "only imported"])
-def test_a_driver_of_ray_is_no_simulation(bare: Site, ray: Any, how: str) -> None:
-    if how == "a driver":
-        ray.get_runtime_context = lambda: types.SimpleNamespace(get_actor_id=lambda: None)
-    else:
-        ray.is_initialized = lambda: False
-    refused(hello(bare), 1017)
 
 
 @pytest.mark.usefixtures("ray")

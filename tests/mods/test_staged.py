@@ -19,7 +19,6 @@ from flhe.mods import records
 from flhe.node.witness import Witness
 from flhe.schemes.sealed import Sealed
 from flhe.training.draft import Draft
-from flhe.training.model import Model
 from tests.mods.harness import (
     FLOATS,
     RANGED,
@@ -30,7 +29,6 @@ from tests.mods.harness import (
     Raises,
     Site,
     answer,
-    arrays,
     codec,
     mean_squares,
     private,
@@ -219,26 +217,6 @@ def whole(one: Draft) -> float:
     return float(residual.sum())
 
 
-def test_another_attempt_tells_another_support_of_the_same_update(quarter: Group) -> None:
-    site = quarter.sites[0]
-    told = support(quarter.ask(site))
-    assert support(quarter.ask(site)) == told
-    before = site.files["draft"]
-    other = support(quarter.ask(site, attempt=1))
-    assert other.count == told.count
-    assert site.claims == ["1-1-1"]
-    refused(quarter.ask(site, "update", attempt=0), 1014)
-    refused(quarter.ask(site, attempt=0), 1022)
-    part = quarter.ask(site, "update", attempt=1)
-    assert update(part, [other]).supports == (other,)
-    again = quarter.ask(site, "update", attempt=1)
-    assert update(again, [other]).digest() == update(part, [other]).digest()
-    assert answer(again)["resent"] is True
-    assert support(quarter.ask(site, attempt=1)) == other  # a server that forgot everything
-    assert site.files["draft"] == before
-    assert len(site.app.seen) == 1  # trained once, for both
-
-
 def test_a_round_that_came_to_nothing_is_trained_again(quarter: Group) -> None:
     """From the same model and the same residual: its draft takes the other's place, and closes it."""
     told = quarter.supports()
@@ -311,21 +289,6 @@ def test_a_draft_is_of_the_very_model(quarter: Group) -> None:
     refused(quarter.ask(site, "update"), 1014)
     support(quarter.ask(site, attempt=1))
     assert len(site.app.seen) == 2, "trained again"
-
-
-def test_what_a_drifted_model_learned_goes_with_it(tmp_path: Path) -> None:
-    """It takes the others' model of the same round; a sum without it then gives nothing back."""
-    group = Group(tmp_path, 4, QUARTER).agree()
-    history = Model.initial(arrays()).history
-    for each in group.sites:
-        answer(group.ask(each, "sync", history=history))
-    site = group.sites[3]
-    site.put(drifted(site.model))
-    told = group.supports()
-    assert "draft" in site.files
-    answer(group.ask(site, "sync", extra=group.box(group.sites[0])))
-    answer(group.evaluate(site, group.total(group.sparse_parts(told[:3]))))
-    assert not {"draft", "residual"} & set(site.files)
 
 
 # --- a file that a disk has damaged: it costs a round at most, and no key stays behind ---
