@@ -17,7 +17,7 @@ from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.coding.update import update_codec
 from flhe.coding.weigh import Weigh
-from flhe.errors import FlheError, NotFiniteError, ProtocolError, ReplyError
+from flhe.errors import ExamplesError, FlheError, NotFiniteError, ProtocolError, ReplyError
 from flhe.math.ring import Elements, Q
 from flhe.schemes.sash.adder import SashAdder
 from flhe.schemes.sash.scheme import Sash
@@ -63,6 +63,9 @@ def test_moments_are_the_same_everywhere_and_go_on(optimizer: Optimizer) -> None
     lost = dataclasses.replace(first, moments={})  # the same arrays and another memory
     with pytest.raises(ProtocolError, match="or other weights"):
         again.open(rank=2, model=lost)
+    after, anew = again.open().moments, play(3, terms, model=lost, round_=2).open().moments
+    for name, moment in first.moments.items():
+        assert np.abs(after[name] - anew[name]).max() > np.abs(moment).max() / 2
 
 
 def test_steps_in_another_order_open_to_the_same_mean() -> None:
@@ -119,6 +122,11 @@ def test_a_gradient_that_is_refused(name: str) -> None:
         session.encode(start(), sent, 10, {})
     with pytest.raises(error, match=message):
         session.draft(start(), sent, 10, {}, 1, None)
+
+
+def test_a_negative_count_of_examples_weighs_nothing() -> None:
+    with pytest.raises(ExamplesError, match="no examples"):
+        sessions()[0].weight(-1)
 
 
 # --- before a sum is opened ---
