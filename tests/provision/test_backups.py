@@ -20,7 +20,6 @@ from flhe.node.checkpoint import open_checkpoint
 from flhe.node.store import Store
 from flhe.provision import backups, key_commands
 from flhe.wire import files
-from tests.attacks.test_checkpoints import epoch_of
 from tests.mods.harness import Group, answer, refused, update
 from tests.provision.site import backup, bad, good, keygen, restore
 
@@ -174,14 +173,14 @@ def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:
     group = Group(tmp_path / "nodes").agree()
     wire = group.parts()
     model = sealed(group, tmp_path / "model.flhe")
-    real = [epoch_of(site) for site in group.sites]
+    real = [site.epoch for site in group.sites]
     file, home = tmp_path / "backup", tmp_path / "restored"
     backups.backup(group.sites[1].home, file, PHRASE)
     group.number = 1
     group.agree()
     for site in group.sites:
         answer(group.ask(site, "sync"))
-        assert epoch_of(site).id != real[0].id  # those keys are gone everywhere
+        assert site.epoch.id != real[0].id  # those keys are gone everywhere
 
     kept = Backup.unseal(file.read_bytes(), PHRASE)
     assert kept.models == (ModelKey.of(real[1]),)
