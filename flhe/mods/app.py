@@ -32,8 +32,12 @@ Next = Callable[[Message, Context], Message]
 """The next mod, or the app."""
 
 
-bounded = Bounded
-"""Answers a query with floats: `HEMod(queries={"costs": bounded(costs, 1e6)})`."""
+def bounded(answer: Answer, bound: float, resolution: float = 0.0) -> Bounded:
+    """Answer a query with floats: `HEMod(queries={"costs": bounded(costs, 1e6)})`.
+
+    For bound and resolution see `flhe.training.query.Bounded`, which raises ConfigError.
+    """
+    return Bounded(answer, bound, resolution)
 
 
 class AppError(Exception):
