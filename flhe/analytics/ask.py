@@ -45,14 +45,14 @@ class Sums(Protocol):
 
 
 def answers(
-    schema: Schema, load: Load, statistics: Sequence[type[Statistic]] = STATISTICS
+    schema: Schema, load: Load
 ) -> dict[str, Callable[[ConfigRecord, Context], ArrayRecord]]:
     """Return a node's answers by query name, for `HEMod(queries=...)` or `query_app`.
 
     `load` returns this site's table. A query with an unknown parameter or another schema is
     refused: the same question must not come in two spellings.
     """
-    return {kind.name: partial(_answer, kind, schema, load) for kind in statistics}
+    return {kind.name: partial(_answer, kind, schema, load) for kind in STATISTICS}
 
 
 def _answer(

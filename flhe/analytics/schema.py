@@ -159,8 +159,6 @@ class Schema:
     """Columns by name: `Schema(age=Real(0, 120), died=Choice(0, 1))`."""
 
     def __init__(self, **columns: Column) -> None:
-        if not columns:
-            raise ConfigError("Schema: expected at least one column")
         self.columns = columns
 
     def column(self, name: str, *kinds: type) -> Any:

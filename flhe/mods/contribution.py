@@ -78,16 +78,14 @@ class Turn:
         step: Step = "mean-squares" if slot.purpose == MEAN_SQUARES.purpose else "update"
 
         def encoded(sealer: Sealer) -> tuple[Plain, Support | None]:
+            if not evaluation:
+                self.node.check_mask(self.model.mask, keep=True)
             made, used = make(sealer), self.model.layout.nbytes
             self.follower.model = None  # free memory for encryption
             self.follower.app.give_back(used)
             return made
 
-        def ready() -> None:
-            if not evaluation:
-                self.node.check_mask(self.model.mask, keep=True)
-
-        content = contribute(self.node, self.session, of, mode, encoded, self.digest, step, ready)
+        content = contribute(self.node, self.session, of, mode, encoded, self.digest, step)
         content.update(self.follower.disclosed)
         answer = content.config_records[records.REPLY]
         answer["step"], answer["digest"] = slot.purpose if evaluation else step, self.digest
@@ -102,11 +100,10 @@ def contribute(
     make: Callable[[Sealer], tuple[Plain, Support | None]],
     start: bytes,
     step: Step = "update",
-    ready: Callable[[], None] = lambda: None,
 ) -> RecordDict:
     """Return the reply with a node's part of a sum; for the rest see `Turn.contribute`.
 
-    The claim records `start`, as `step` of its attempt; `ready` is called first.
+    The claim records `start`, as `step` of its attempt.
     """
     slot, together = of.slot, session.terms.scheme.opened_together
     kept = node.load_output(slot)
@@ -114,7 +111,6 @@ def contribute(
         of.adder.check_mode(mode)
         if together:
             survivors.check_ready(node, of)
-        ready()
         sealer = session.sealer(of)
         encoded, support = make(sealer)
         told = b"" if support is None else support.digest()

@@ -119,9 +119,6 @@ class Contract(Kept):
     def lines(self) -> list[str]:
         """Return the contract as printable lines, without control characters."""
         terms, codec = self.terms, self.terms.codec
-        if self.asks:
-            said = [f"scheme {terms.scheme.name}, up to {self.rounds} queries; no model is trained"]
-            return [printable(line) for line in [*said, *([f"app {self.app}"] if self.app else [])]]
         steps = " > ".join(step.name for step in codec.codecs)
         train, evaluate = (f"{100 * share:g}%" for share in (self.train_share, self.evaluate_share))
         who = f"{train} of the members train, {evaluate} evaluate"
@@ -131,6 +128,9 @@ class Contract(Kept):
             *([codec.summary()] if codec.mechanism else []),
             *(f"train: {line}" for line in self.train.lines()),
             *(f"evaluate: {line}" for line in self.evaluate.lines()),
-            *([f"app {self.app}"] if self.app else []),
         ]
+        if self.asks:
+            said = [f"scheme {terms.scheme.name}, up to {self.rounds} queries; no model is trained"]
+        if self.app:
+            said.append(f"app {self.app}")
         return [printable(line) for line in said]

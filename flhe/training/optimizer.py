@@ -24,19 +24,17 @@ With d the mean update and r the round, from 1:
 
 With g the mean gradient (FedSGD), t the step, from 1, and rate = lr / (1 + decay * (t - 1)):
 
-    sgd      b = g in the first step, then momentum * b + (1 - dampening) * g
-             change = -rate * b                          nesterov: -rate * (g + momentum * b)
+    sgd      b = momentum * b + g                       change = -rate * b
     adam     m = beta_1 * m + (1 - beta_1) * g
              v = beta_2 * v + (1 - beta_2) * g**2
              change = -rate / (1 - beta_1**t) * m / (sqrt(v) / sqrt(1 - beta_2**t) + eps)
     rmsprop  v = alpha * v + (1 - alpha) * g**2
-             a = alpha * a + (1 - alpha) * g             centered: v - a**2 takes the place of v below
              b = momentum * b + g / (sqrt(v) + eps)
              change = -rate * b
 
 Ours differ from torch's by rounding only, as long as float32 can hold the square of a gradient.
 Beyond, at 1.8e19, torch's Adam and RMSprop stop moving a weight for good; these continue from
-float32's largest number. If rounding takes v - a**2 below zero, torch gives NaN and this uses zero.
+float32's largest number.
 
 Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Alg. 2; Hsu et al., "Measuring
 the Effects of Non-Identical Data Distribution" (2019), for fedavgm. Defaults, bias correction with
@@ -136,9 +134,8 @@ def _rate(o: Any, step: int) -> float:
 def _sgd(g: Wide, old: Moments, step: int, o: Any) -> Step:
     if not o.momentum:
         return -_rate(o, step) * g, {}
-    # As in PyTorch, the first gradient is not dampened: the buffer starts from it, not from zero.
-    b = g if step == 1 else o.momentum * old["momentum_buffer"] + (1 - o.dampening) * g
-    return -_rate(o, step) * (g + o.momentum * b if o.nesterov else b), {"momentum_buffer": b}
+    b = o.momentum * old["momentum_buffer"] + g
+    return -_rate(o, step) * b, {"momentum_buffer": b}
 
 
 def _adam(g: Wide, old: Moments, step: int, o: Any) -> Step:
@@ -152,11 +149,8 @@ def _adam(g: Wide, old: Moments, step: int, o: Any) -> Step:
 
 def _rmsprop(g: Wide, old: Moments, step: int, o: Any) -> Step:
     square = o.alpha * old["square_avg"] + (1 - o.alpha) * (g * g)
-    after, variance = {"square_avg": square}, square
-    if o.centered:
-        a = after["grad_avg"] = o.alpha * old["grad_avg"] + (1 - o.alpha) * g
-        variance = np.maximum(square - a * a, 0.0)
-    along = g / (np.sqrt(variance) + o.eps)
+    after = {"square_avg": square}
+    along = g / (np.sqrt(square) + o.eps)
     if o.momentum:
         along = after["momentum_buffer"] = o.momentum * old["momentum_buffer"] + along
     return -_rate(o, step) * along, after
@@ -169,11 +163,7 @@ RULES: dict[str, Rule] = {
     "fedadagrad": Rule(_fedadagrad, {"eta": 0.1, "tau": 1e-3}, {"v": ""}),
     "fedadam": Rule(_fedadam, {"eta": 0.1, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, _BOTH),
     "fedyogi": Rule(_fedyogi, {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, _BOTH),
-    "sgd": Rule(
-        _sgd,
-        {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "decay": 0.0},
-        {"momentum_buffer": "momentum"},
-    ),
+    "sgd": Rule(_sgd, {"lr": 1e-3, "momentum": 0.0, "decay": 0.0}, {"momentum_buffer": "momentum"}),
     "adam": Rule(
         _adam,
         {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.0},
@@ -181,8 +171,8 @@ RULES: dict[str, Rule] = {
     ),
     "rmsprop": Rule(
         _rmsprop,
-        {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "momentum": 0.0, "centered": False, "decay": 0.0},
-        {"square_avg": "", "momentum_buffer": "momentum", "grad_avg": "centered"},
+        {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "momentum": 0.0, "decay": 0.0},
+        {"square_avg": "", "momentum_buffer": "momentum"},
     ),
 }
 """All optimizers, with Flower's or PyTorch's defaults and PyTorch's names of moments."""
@@ -227,18 +217,12 @@ class Optimizer(Record):
         Degree of adaptivity, in units of the update, 1e-30 to 1e30; 1e-3.
     lr : float, optional
         Learning rate of sgd, adam and rmsprop, 1e-30 to 1e30; 1e-3, for rmsprop 1e-2.
-    dampening : float, optional
-        Of sgd, at least 0 and less than 1; 0.
-    nesterov : bool, optional
-        Nesterov's momentum, of sgd; needs momentum and no dampening.
     betas : tuple[float, float], optional
         Decay of adam's moments, at least 0 and less than 1 each; 0.9 and 0.999.
     eps : float, optional
         Added to the root of adam's and rmsprop's, 1e-15 to 1e30; 1e-8.
     alpha : float, optional
         Decay of rmsprop's moments, at least 0 and less than 1; 0.99.
-    centered : bool, optional
-        Divide by an estimate of the deviation, for rmsprop.
     decay : float, optional
         Decrease of the learning rate `lr` by step, 0 to 1e30; 0 keeps it constant.
     """
@@ -252,12 +236,9 @@ class Optimizer(Record):
     beta_2: _Unit | None = None
     tau: _Rate | None = None
     lr: _Rate | None = None
-    dampening: _Unit | None = None
-    nesterov: bool | None = None
     betas: tuple[_Unit, _Unit] | None = None
     eps: _Eps | None = None
     alpha: _Unit | None = None
-    centered: bool | None = None
     decay: _Decay | None = None
 
     def _validate(self) -> None:
@@ -270,10 +251,6 @@ class Optimizer(Record):
                 )
             if given is None and name in defaults:
                 object.__setattr__(self, name, defaults[name])
-        if self.nesterov and (not self.momentum or self.dampening):
-            raise ConfigError(
-                "Optimizer(nesterov=True): needs a momentum above 0, and no dampening"
-            )
 
     @classmethod
     def of(cls, optimizer: Any) -> Optimizer:
@@ -387,6 +364,9 @@ def _store(block: Wide, out: Vector) -> None:
 # --- options of a torch.optim optimizer ---
 
 NEUTRAL: dict[str, Any] = {
+    "dampening": 0,
+    "nesterov": False,
+    "centered": False,
     "weight_decay": 0,
     "amsgrad": False,
     "maximize": False,

@@ -143,7 +143,6 @@ class Terms(Kept):
                 "differential privacy with top_k or fitted thresholds: the choice of values, and "
                 "sums of squares, would reveal data without noise; leave them out"
             )
-
         if self.codec.of_gradients and not self.optimizer.gradients:
             raise ConfigError(
                 f"differential privacy of records with optimizer {self.optimizer.name!r}: it is "

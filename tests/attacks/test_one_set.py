@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
@@ -13,8 +13,8 @@ from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.voids import Promise, Void, promise
 from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Slot
-from tests.mods.harness import answer, refused, update
-from tests.mods.masked import Masked, answer_in, promise_in, signature_in
+from tests.mods.harness import refused, update
+from tests.mods.masked import Masked, answer_in, promise_in
 
 ALL, BUT_ONE = (0, 1, 2, 3), (0, 1, 2)
 """c = 1, t = 3."""
@@ -150,18 +150,6 @@ def test_promises_that_free_nobody(group: Masked, how: Lie) -> None:
     void = lied(group, how, slot_of(group))
     refused(group.upload(ME, round_=2, voids=[void.to_bytes()]), CODES[how])
     refused(group.upload(ME, round_=2), 1012)
-
-
-def test_a_void_set_frees_those_who_signed_it(group: Masked) -> None:
-    group.signatures(ALL, ALL)
-    void = group.voided((0, 2, 3), slot_of(group), group.circle)
-    told: Any = {"voids": [void.to_bytes()]}
-    update(group.upload(ME, round_=2, **told))
-    assert answer(group.upload(ME, round_=2))["resent"] is True
-    for rank in (0, 2, 3):
-        update(group.upload(rank, round_=2, **told))
-    signature_in(group.consist(ME, BUT_ONE, round_=2))
-    refused(group.upload(ME, round_=3, **told), 1012)  # the other set is not void
 
 
 @pytest.mark.parametrize(

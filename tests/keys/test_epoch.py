@@ -400,6 +400,16 @@ def test_confirms() -> None:
 E = agreement.exchange(IDS[:3], RUN, 4, THREE).epochs[0]
 
 
+def test_states_hide_their_secrets() -> None:
+    e = agreement.exchange(IDS[:3], RUN, 4, roster(3))
+    for state in (e.advertised[0], e.shared[0], e.confirmed[0], e.epochs[0]):
+        secrets = [getattr(state, name, b"") for name in ("secret", "contribution", "group_key")]
+        secrets = list(filter(None, [*secrets, *getattr(state, "pair_keys", ())]))
+        assert secrets
+        for secret in secrets:
+            assert repr(bytes(secret)) not in repr(state)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

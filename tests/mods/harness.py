@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -174,6 +174,16 @@ class Site:
         return sorted(p.name for p in self.home.glob("epochs/*"))
 
     @property
+    def store(self) -> Store:
+        return Store(self.home)
+
+    @property
+    def epoch(self) -> Epoch:
+        """The only one whose keys are on its disk."""
+        [name] = self.epochs
+        return Epoch.from_bytes(self.store.read(f"epochs/{name}"))
+
+    @property
     def log(self) -> str:
         return (self.home / "errors.log").read_text()
 
@@ -190,10 +200,12 @@ class Group:
         size: int = 3,
         terms: Terms = TERMS,
         config: Mapping[str, Any] | None = None,
-        **contract: Any,
+        **change: Any,
     ) -> None:
-        self.terms = terms
-        self.told = {"train": Settings(CONFIG), "evaluate": Settings(CONFIG), **contract}
+        """`change` is what its terms or its contract say otherwise."""
+        own = {each.name for each in fields(Terms)} & change.keys()
+        self.terms = replace(terms, **{name: change.pop(name) for name in own})
+        self.told = {"train": Settings(CONFIG), "evaluate": Settings(CONFIG), **change}
         self.sites = [Site(path / f"node-{i}", i) for i in range(size)]
         for site in self.sites:
             site.context.node_config.update(config or {})
@@ -215,6 +227,11 @@ class Group:
     def begin(self, **fields: Any) -> dict[str, Any]:
         """Those of the first."""
         return self.stage(contract=self.contract.to_bytes(), **fields)
+
+    def declined(self, code: int, says: str = "") -> None:
+        """The first site refuses to begin, and its own log says why."""
+        refused(self.sites[0].ask("advertise", **self.begin()), code)
+        assert says in self.sites[0].log
 
     def hellos(self) -> list[bytes]:
         """First relay; puts the sites in order of rank."""
@@ -273,22 +290,29 @@ class Group:
         """What members sign whose model is in a checkpoint; nothing where it does not open."""
         if not isinstance(box, ArrayRecord):
             return []
-        stores = [Store(site.home) for site in self.sites]
-        try:
-            data = b"".join(records.to_pieces(box))
-            if data in self.vouched:
-                return self.vouched[data]
-            epoch_id = seal.peek(data).epoch
-            epoch = Epoch.from_bytes(stores[0].read(f"epochs/{epoch_id.hex()}"))
-            plain = b"".join(seal.unseal(ModelKey.of(epoch), data)[1])
+        data = b"".join(array.data for array in box.values())
+        if data not in self.vouched:
+            try:
+                plain = b"".join(seal.unseal(ModelKey.of(self.sites[0].epoch), data)[1])
+            except (ValueError, FlheError):
+                return []
             model = Model.from_bytes(plain)
-        except (KeyError, FlheError):
-            return []
-        session = Session(epoch, self.terms, model.layout)
-        holding = session.holding(model, session.digest(model))
-        holders = [i for i, site in enumerate(self.sites) if site.files.get("model") == plain]
-        self.vouched[data] = [holding.sign(stores[i].identity()) for i in holders]
+            holders = [r for r, site in enumerate(self.sites) if site.files.get("model") == plain]
+            self.vouched[data] = [self.signed(rank, model) for rank in holders]
         return self.vouched[data]
+
+    def signed(self, rank: int, model: Model) -> bytes:
+        """The voucher of the member of that rank, whatever it holds."""
+        site = self.sites[rank]
+        session = Session(site.epoch, self.terms, model.layout)
+        return session.holding(model, session.digest(model)).sign(site.store.identity())
+
+    def handed(self, site: Site, model: Model, *vouchers: bytes, rank: int = 1) -> Message:
+        """What a site answers to a checkpoint by that member, with its own voucher or others."""
+        key = ModelKey.of(self.sites[rank].epoch)
+        box = records.from_pieces(seal.seal(key, model.round, rank, model.chunks()))
+        given = vouchers or (self.signed(rank, model),)
+        return self.ask(site, "sync", extra={records.BOX: box}, vouchers=list(given))
 
     def evaluate(self, site: Site, *sums: Sealed, **fields: Any) -> Message:
         return self.ask(site, "evaluate", "evaluate", sums=sums, **fields)
@@ -310,9 +334,8 @@ class Group:
         ]
 
     def mean_squares(self, sites: int | None = None, **fields: Any) -> bytes:
-        return to_bytes(
-            self.total([mean_squares(self.ask(s, **fields)) for s in self.sites[:sites]])
-        )
+        parts = [mean_squares(self.ask(s, **fields)) for s in self.sites[:sites]]
+        return to_bytes(self.total(parts))
 
     def total(self, parts: Iterable[Sealed] | None = None) -> Sealed:
         """Their sum, as the server makes it; of everyone's update of round 1 by default."""
@@ -446,16 +469,13 @@ def pinned(
     **settings: object,
 ) -> None:
     """Pin a roster of these sites, and of some strangers, on each of them."""
-    identities = [Store(site.home).identity() for site in sites]
+    identities = [site.store.identity() for site in sites]
     identities += [Identity(bytes([i + 1]) * 32) for i in range(strangers)]
     members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
     roster = Roster(members, collusion, min_survivors, ("*",))
     config = write_pinned(path / "roster", roster)
     for site in sites:
         site.context.node_config.update({**config, **settings})  # type: ignore[dict-item]
-
-
-# --- apps that answer as no good one does ---
 
 
 class Raises(App):

@@ -18,13 +18,11 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.voids import Promise, Void
-from flhe.keys.identity import Identity
 from flhe.node.journal import Journal
-from flhe.node.store import Store
 from flhe.node.witness import Witness
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Slot
-from tests.mods.harness import TERMS, Group, Site, answer, update
+from tests.mods.harness import Group, Site, answer, update
 
 ELEMENTS = Sash().elements(3)
 
@@ -39,7 +37,7 @@ class Masked(Group):
         unmask: Literal["server", "clients"] = "server",
         **how: Any,
     ) -> None:
-        super().__init__(path, size, dataclasses.replace(TERMS, scheme=Sash(unmask)), **how)
+        super().__init__(path, size, scheme=Sash(unmask), **how)
         self.base = {"base": 0} if unmask == "server" else {}
         self.boxes: dict[tuple[int, int, int], list[bytes]] = {}
         """(round, attempt, rank) -> shares by the rank of their receiver."""
@@ -55,15 +53,10 @@ class Masked(Group):
 
     @property
     def circle(self) -> SharingParameters:
-        return SharingParameters.of(self.epoch(0), ELEMENTS)
+        return SharingParameters.of(self.sites[0].epoch, ELEMENTS)
 
     def epoch(self, rank: int) -> Epoch:
-        store = Store(self.sites[rank].home)
-        [name] = store.names("epochs/*")
-        return Epoch.from_bytes(store.read(name))
-
-    def identity(self, rank: int) -> Identity:
-        return Identity((self.sites[rank].home / "identity.key").read_bytes())
+        return self.sites[rank].epoch
 
     def dealt(self, rank: int) -> Dealt:
         return Dealt.from_bytes(self.sites[rank].files["shares"])
@@ -133,7 +126,7 @@ class Masked(Group):
             self.circle.header(slot, CONSIST, rank),
             self.circle.statement(survivors),
         )
-        return Envelope.seal(self.identity(rank), header, statement).signature
+        return Envelope.seal(self.sites[rank].store.identity(), header, statement).signature
 
 
 def cloned(home: Path, to: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from flhe import errors
-from flhe.mods import records
+from flhe.mods import app as mods_app
+from flhe.mods import records, training
+from flhe.mods.app_state import AppState
 from flhe.training.contract import Contract
+from flhe.training.model import Model
+from flhe.training.query import Query
 from flhe.wire.codes import APP, GATE, INTERNAL, explain, refusal_for
 from tests.mods.harness import (
     RUN,
@@ -30,6 +36,7 @@ from tests.mods.harness import (
     Replies,
     Site,
     answer,
+    arrays,
     initial,
     private,
     refused,
@@ -190,20 +197,21 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
     return ray
 
 
-def test_a_deployed_node_without_a_pinned_roster_does_not_start(bare: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ray_is", ["a driver", "only imported", "not there"])
+def test_a_deployed_node_without_a_pinned_roster_does_not_start(
+    bare: Site, tmp_path: Path, ray: Any, ray_is: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver of Ray is no simulation."""
+    if ray_is == "a driver":
+        ray.get_runtime_context = lambda: types.SimpleNamespace(get_actor_id=lambda: None)
+    elif ray_is == "only imported":
+        ray.is_initialized = lambda: False
+    else:
+        monkeypatch.delitem(sys.modules, "ray")
     refused(hello(bare), 1017)
     refused(bare.send(plain_message()), 1017)
     assert not bare.app.seen
     assert list(tmp_path.iterdir()) == []  # no identity, no directory, nothing
-
-
-@pytest.mark.parametrize("how", ["a driver", "only imported"])
-def test_a_driver_of_ray_is_no_simulation(bare: Site, ray: Any, how: str) -> None:
-    if how == "a driver":
-        ray.get_runtime_context = lambda: types.SimpleNamespace(get_actor_id=lambda: None)
-    else:
-        ray.is_initialized = lambda: False
-    refused(hello(bare), 1017)
 
 
 @pytest.mark.usefixtures("ray")
@@ -354,6 +362,69 @@ def test_an_answer_that_cannot_be_sealed(
     assert "4711" not in site.log + caplog.text  # an example count is no text of ours either
     site.app = App(examples=10.0)  # whole floats are examples
     update(group.ask(site))
+
+
+# --- what no message asks of it: an answer to a query, a first model, its time ---
+
+
+def inside(call_next: Any = None, **functions: Any) -> mods_app.App:
+    """The app as the mod sees it; it does not train unless `call_next` is given."""
+    of = Context(1, 2, {}, RecordDict(), {})
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    trains = call_next or (lambda *_: pytest.fail("the app trains"))
+    return mods_app.App(of, trains, AppState(of), **functions)
+
+
+@pytest.mark.parametrize(
+    "given", [ArrayRecord(), MetricRecord({"n": 1}), {"a": np.zeros(1)}, None], ids=type
+)
+def test_a_query_is_answered_with_arrays(given: Any) -> None:
+    app = inside(queries={"q": lambda *_: given})
+    with pytest.raises(errors.ReplyError, match="at least one array"):
+        app.answer(Query.of("q", {}))
+    with pytest.raises(errors.PolicyError, match="answers no query 'p'"):
+        app.answer(Query.of("p", {}))
+
+
+def test_what_an_app_leaves_while_it_makes_the_first_model_is_forgotten() -> None:
+    def make(context: Context) -> ArrayRecord:
+        context.state["seen"] = MetricRecord({"n": 1})
+        return ArrayRecord([np.zeros(1)])
+
+    app = inside(make_initial=make)
+    assert len(app.initial()) == 1
+    assert "seen" not in app.context.state
+
+
+@pytest.mark.parametrize("how", ["as it came", "ours"])
+def test_the_time_of_an_app_counts_once(how: str) -> None:
+    """Both for the model of a federation, and for an app's own message (MaskingKeyMod)."""
+
+    def slow(message: Message, _: Context) -> Message:
+        time.sleep(0.05)
+        return Message(RecordDict(), reply_to=message)
+
+    app, began = inside(slow), time.perf_counter()
+    if how == "ours":
+        app.evaluate(Contract(), Model.initial(arrays()))
+    else:
+        app.pass_on(Message(RecordDict(), 1, "train"))
+    assert 0.05 <= app.seconds <= time.perf_counter() - began
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [(1e-4, "steps of 2**-16"), (40_000.0, "has no mean"), (0.0, ""), (0.5, ""), (-2.5, "")],
+)
+def test_a_metric_that_the_sum_does_not_resolve_is_told_here_alone(
+    group: Group, loss: float, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    training.say_once.cache_clear()
+    group.sites[0].app.metrics = {"loss": loss}
+    assert update(group.ask(group.sites[0])).senders
+    assert ("metric 'loss'" in caplog.text) == bool(says)
+    assert says in caplog.text
+    assert str(loss) not in caplog.text or not says
 
 
 # --- where the details go ---

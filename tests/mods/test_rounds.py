@@ -31,13 +31,11 @@ from tests.mods.harness import (
     BEFORE_THE_SESSION,
     RANGED,
     RUN,
-    TERMS,
     App,
     Group,
     Replies,
     Site,
     answer,
-    arrays,
     dying,
     initial,
     private,
@@ -305,23 +303,7 @@ def test_no_set_of_survivors_that_is_too_small_is_signed(tmp_path: Path) -> None
     answer_in(group.unmask(0, group.signatures((0, 1, 2), (0, 1, 2))))
 
 
-# --- what the app gets to see, and what of its answers leaves the node ---
-
-
-def test_the_app_sees_a_plain_fedavg_message(group: Group, site: Site) -> None:
-    more = dict.fromkeys(("more", "flhe.sum.9"), records.from_numpy({"x": np.ones(3)}))
-    answer(group.evaluate(site, extra=more))
-    update(group.ask(site, extra=more))
-    # A server that sends other arrays later, or under the model's name, changes nothing.
-    other = {name: np.asarray(a + a.dtype.type(1)) for name, a in arrays().items()}
-    update(group.ask(site, attempt=1, extra={"arrays": records.from_numpy(other)}))
-    assert len(site.app.seen) == 3
-    for seen in site.app.seen:
-        assert set(seen) == {"arrays", "config"}
-        assert dict(seen["config"])["lr"] == 0.1
-        for name, array in records.to_numpy(seen["arrays"]).items():
-            np.testing.assert_array_equal(array, arrays()[name])
-            assert array.dtype == arrays()[name].dtype
+# --- what reaches the app, and what of its answers leaves the node ---
 
 
 def test_a_node_without_a_model_that_is_sent_none(group: Group, site: Site) -> None:
@@ -387,23 +369,6 @@ def test_what_grows_with_the_apps_memory_is_not_told(
         told = answer(group.ask(site, round_=round_, sums=sums))
         assert lost[0] >= before + 3e6  # the message, the app's copy, the app's result
         assert told["crypto-s"] < 1e6
-
-
-@pytest.mark.parametrize("listing", [(0, 1, 2), (0, 1), (1, 2)])
-def test_only_listed_training_metrics_are_in_the_sum(
-    tmp_path: Path, listing: tuple[int, ...]
-) -> None:
-    """By each member's own list; what all of them list has a mean."""
-    group = Group(tmp_path, 3, replace(TERMS, metrics=("loss", "patients"))).agree()
-    for rank, site in enumerate(group.sites):
-        site.app = App(patients=99.0 if rank == 2 else 47.0)
-        if rank in listing:
-            site.allow(flhe_metrics="loss,patients")
-    total = group.total()
-    means = dict(group.evaluate(group.sites[0], total).content["flhe.means.1"])
-    told = {"patients": pytest.approx(64.3)} if len(listing) == 3 else {}
-    assert means == {"loss": pytest.approx(0.5, abs=1e-4), **told}
-    assert "flhe.means.1" not in group.evaluate(group.sites[2], total).content
 
 
 # --- a disk that fills up between two steps, and two processes on one directory ---

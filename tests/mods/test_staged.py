@@ -19,7 +19,6 @@ from flhe.mods import records
 from flhe.node.witness import Witness
 from flhe.schemes.sealed import Sealed
 from flhe.training.draft import Draft
-from flhe.training.model import Model
 from tests.mods.harness import (
     FLOATS,
     RANGED,
@@ -30,7 +29,6 @@ from tests.mods.harness import (
     Raises,
     Site,
     answer,
-    arrays,
     codec,
     mean_squares,
     private,
@@ -182,18 +180,14 @@ def test_no_coordinate_is_taken_out_of_a_sparse_sum(
             length=rest.size,
             data=packing.pack(rest, np.zeros(rest.size, packing.lane)),
         )
-        put_back(
-            site.home, tmp_path / "before"
-        )  # for the test alone: one of these a round otherwise
+        put_back(site.home, tmp_path / "before")  # for the test alone: else one of these a round
         refused(sparse.evaluate(site, cut), 1023)
     answer(sparse.evaluate(sparse.sites[1], total))
 
 
 def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
     terms = replace(SPARSE, codec=codec(top_k=0.5, small=0, warmup=0, permute=False))
-    group = Group(tmp_path, 3, terms)
-    refused(group.sites[0].ask("advertise", **group.begin()), 1010)
-    assert "flhe-unpermuted" in group.sites[0].log
+    Group(tmp_path, 3, terms).declined(1010, "flhe-unpermuted")
     group = Group(tmp_path / "allowed", 3, terms, config={"flhe-unpermuted": True}).agree()
     told = support(group.ask(group.sites[0]))
     assert told.coords[-1] == 12, "the scalar, last of the layout, in its own place"
@@ -221,28 +215,6 @@ def whole(one: Draft) -> float:
     residual = one.given_back().residual
     assert residual is not None
     return float(residual.sum())
-
-
-def test_another_attempt_tells_another_support_of_the_same_update(quarter: Group) -> None:
-    site = quarter.sites[0]
-    told = support(quarter.ask(site))
-    assert support(quarter.ask(site)) == told
-    before = site.files["draft"]
-    other = support(quarter.ask(site, attempt=1))
-    assert other.count == told.count
-    assert site.claims == ["1-1-1"]
-    refused(quarter.ask(site, "update", attempt=0), 1014)
-    refused(quarter.ask(site, attempt=0), 1022)
-    part = quarter.ask(site, "update", attempt=1)
-    assert update(part, [other]).supports == (other,)
-    again = quarter.ask(site, "update", attempt=1)
-    assert (update(again, [other]).digest(), answer(again)["resent"]) == (
-        update(part, [other]).digest(),
-        True,
-    )
-    assert support(quarter.ask(site, attempt=1)) == other  # a server that forgot everything
-    assert site.files["draft"] == before
-    assert len(site.app.seen) == 1  # trained once, for both
 
 
 def test_a_round_that_came_to_nothing_is_trained_again(quarter: Group) -> None:
@@ -319,16 +291,40 @@ def test_a_draft_is_of_the_very_model(quarter: Group) -> None:
     assert len(site.app.seen) == 2, "trained again"
 
 
-def test_what_a_drifted_model_learned_goes_with_it(tmp_path: Path) -> None:
-    """It takes the others' model of the same round; a sum without it then gives nothing back."""
-    group = Group(tmp_path, 4, QUARTER).agree()
-    history = Model.initial(arrays()).history
-    for each in group.sites:
-        answer(group.ask(each, "sync", history=history))
-    site = group.sites[3]
-    site.put(drifted(site.model))
-    told = group.supports()
-    assert "draft" in site.files
-    answer(group.ask(site, "sync", extra=group.box(group.sites[0])))
-    answer(group.evaluate(site, group.total(group.sparse_parts(told[:3]))))
-    assert not {"draft", "residual"} & set(site.files)
+# --- a file that a disk has damaged: it costs a round at most, and no key stays behind ---
+
+
+def damage(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:5] + b"\xff" + data[6:])
+
+
+def test_who_leaves_with_a_damaged_journal_has_no_key(group: Group, site: Site) -> None:
+    answer(group.ask(site))
+    journal = site.run / "journal"
+    journal.write_bytes(journal.read_bytes()[:-1])
+    site.allow(flhe_leave=True)
+    refused(group.ask(site), 1021)
+    assert site.epochs == []
+    assert "outbox" not in site.files
+
+
+def test_a_damaged_update_is_in_the_way_of_no_checkpoint(four: Group) -> None:
+    """It counts as sent: its round is over there."""
+    [first] = four.play()
+    *others, late = four.sites
+    two = four.total([update(four.ask(s, round_=2, sums=[first])) for s in others])
+    for site in others:
+        answer(four.ask(site, "sync", sums=[two]))
+    damage(late.run / "outbox")
+    answer(four.ask(late, "sync", extra=four.box(others[0])))
+    answer(four.ask(late, "round", round_=3))
+
+
+def test_a_damaged_evaluation_allows_no_second_one_and_the_next(group: Group, site: Site) -> None:
+    sums = [group.total()]
+    answer(group.evaluate(site, sums[-1]))
+    damage(site.run / "evaluation")
+    refused(group.evaluate(site), 1022)
+    sums.append(group.total(group.parts(2, sums[-1:])))
+    answer(group.evaluate(site, sums[-1]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,36 +125,30 @@ PRIMITIVES = ("replace", "exchange", "erase", "move")
 """All that changes what is kept: each of them happens or does not."""
 
 
-@contextmanager
-def crashing(patch: pytest.MonkeyPatch, at: int) -> Iterator[list[str]]:
-    """Stop before the change number `at`; gives the names of those that were begun."""
-    begun: list[str] = []
+def stopping(at: int, begun: list[int], real: Callable[..., Any]) -> Callable[..., Any]:
+    """A change that stops once `at` were begun."""
 
-    def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **more: Any) -> Any:
-            begun.append(name)
-            if len(begun) > at:
-                raise Crash
-            return real(*args, **more)
+    def run(*args: Any, **more: Any) -> Any:
+        begun.append(at)
+        if len(begun) > at:
+            raise Crash
+        return real(*args, **more)
 
-        return run
-
-    with patch.context() as inner:
-        for name in PRIMITIVES:
-            inner.setattr(files, name, wrapped(name, getattr(files, name)))
-        yield begun
+    return run
 
 
 def crashes(
-    patch: pytest.MonkeyPatch, path: Path, work: Callable[[Masked], Message]
+    monkeypatch: pytest.MonkeyPatch, path: Path, work: Callable[[Masked], Message]
 ) -> Iterator[Masked]:
     """A group after each way in which its node's process may have ended in `work`."""
     first = Masked(path / "first").agree()
     for rank in (0, 2) if work is upload else ALL:
         update(first.upload(rank))
     for at in itertools.count():
-        group = first.copied(path / f"{at}")
-        with crashing(patch, at) as begun, suppress(Crash):
+        group, begun = first.copied(path / f"{at}"), list[int]()
+        with monkeypatch.context() as patch, suppress(Crash):
+            for name in PRIMITIVES:
+                patch.setattr(files, name, stopping(at, begun, getattr(files, name)))
             work(group)
         yield group
         if at == len(begun):  # all was done, and its reply was lost
@@ -247,7 +241,7 @@ def test_logs_hold_one_line_a_stage_and_no_shares(dealt: Masked) -> None:
     names = ("stage", "answer", "round", "attempt", "code", "epoch")
     lines = [line for line in map(json.loads, audit.splitlines()) if line["stage"] != "round"]
     told = [tuple(line.get(name) for name in names) for line in lines]
-    common = (1, 0, None, dealt.epoch(ME).id[:4].hex())
+    common = (1, 0, None, dealt.sites[ME].epoch.id[:4].hex())
     assert told[-4:] == [
         ("consist", "survivors", *common),
         ("consist", "refused", 1, 0, 1012, common[-1]),

@@ -27,7 +27,6 @@ from flhe.training.contract import MAX_AHEAD, Contract
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from flhe.wire import canonical
-from tests.attacks.test_checkpoints import handed, signed
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
     FLOATS,
@@ -208,8 +207,7 @@ def test_a_checkpoint_with_another_selection_is_refused(
         (victim.run / "model").unlink()
     elif model_is == "damaged":
         victim.put(b"?" + victim.model_file[1:])
-    vouchers = [signed(one, rank, false) for rank in (1, 2, 3, 4)]
-    refused(handed(one, victim, false, vouchers), code)
+    refused(one.handed(victim, false, *(one.signed(rank, false) for rank in (1, 2, 3, 4))), code)
     assert len(victim.app.seen) == before + 1
     if model_is == "there":
         assert victim.model.mask == model.mask

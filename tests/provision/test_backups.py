@@ -24,7 +24,6 @@ from flhe.node.store import Store
 from flhe.provision import backups, key_commands
 from flhe.wire import files
 from flhe.wire.canonical import dumps
-from tests.attacks.test_checkpoints import epoch_of
 from tests.mods.harness import Group, answer, refused, update
 from tests.provision.site import backup, bad, good, restore
 
@@ -102,14 +101,14 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
 def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:
     """A backup reads sealed models, and nothing else of what was ever on the wire."""
     group = Group(tmp_path / "nodes").agree()
-    wire, real = group.parts(), [epoch_of(site) for site in group.sites]
+    wire, real = group.parts(), [site.epoch for site in group.sites]
     file = tmp_path / "backup"
     backups.backup(group.sites[1].home, file, PHRASE)
     group.number = 1
     group.agree()
     for site in group.sites:
         answer(group.ask(site, "sync"))
-        assert epoch_of(site).id != real[0].id  # those keys are gone everywhere
+        assert site.epoch.id != real[0].id  # those keys are gone everywhere
 
     kept = Backup.unseal(file.read_bytes(), PHRASE)
     assert kept.models == (ModelKey.of(real[1]),)

@@ -45,15 +45,13 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def identities(size: int) -> list[Identity]:
-    """Members by rank."""
-    made = [Identity(bytes([i + 1]) * 32) for i in range(size)]
-    return sorted(made, key=lambda identity: identity.public)
+    return [Identity(bytes([i + 1]) * 32) for i in range(size)]
 
 
 @functools.cache
 def group(size: int = 3, number: int = 1, collusion: int = 0) -> tuple[Epoch, ...]:
     """An epoch of `size` members, as each of them holds it; the same one each time."""
-    made = [Identity(bytes([i + 1]) * 32) for i in range(size)]
+    made = identities(size)
     members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(made))
     return agreed(made, RUN, number, Roster(members, collusion, 2, ("flashe",)))
 
@@ -121,14 +119,13 @@ def part(
     sent: Mapping[str, NDArray[Any]] | None = None,
     examples: int = 10,
     round_: int = 1,
-    attempt: int = 0,
 ) -> Sealed:
     """A member's update, in a round of one stage."""
     rank = session.epoch.rank
     told = {"loss": rank + 0.5, "patients": 3.0}
     found = trained(rank) if sent is None else sent
     plain = session.encode(model, found, examples, told)
-    return contributed(session, session.sum(model, round_, attempt), plain)
+    return contributed(session, session.sum(model, round_, 0), plain)
 
 
 def contributed(
@@ -199,36 +196,28 @@ class Staged(Round):
         model: Model,
         round_: int = 1,
         residuals: Sequence[NDArray[np.float32] | None] = (),
-        attempt: int = 0,
         mode: str = "",
         rangers: Sequence[int] | None = None,
     ) -> None:
         super().__init__(sessions, model, [])
-        self.mode, self.round, self.attempt = mode, round_, attempt
+        self.mode, self.round = mode, round_
         told = {"loss": 0.5, "patients": 3.0}
         kept = residuals or [None] * len(sessions)
         self.drafts = [
             s.draft(model, trained(s.epoch.rank), 10, told, round_, residual)
             for s, residual in zip(sessions, kept, strict=True)
         ]
-        self.squares: list[Sealed] = []
+        pairs, self.squares = list(zip(sessions, self.drafts, strict=True)), list[Sealed]()
         if self.first.needs_mean_squares(model):
-            self.squares = [self.square(*one) for one in self.pairs()]
+            self.squares = [self.square(*one) for one in pairs]
             chosen = range(len(sessions)) if rangers is None else rangers
             self.mean_squares = self.sum_of([self.squares[rank] for rank in chosen])
-        self.encrypt()
-
-    def encrypt(self) -> None:
-        """Everybody's update, under the thresholds that are fitted on `mean_squares`."""
-        self.of = self.first.sum(self.model, self.round, self.attempt, self.mean_squares)
+        self.of = self.first.sum(model, round_, 0, self.mean_squares)
         self.slot = self.of.slot
-        self.parts = [self.part(*one) for one in self.pairs()]
-
-    def pairs(self) -> list[tuple[Session, Draft]]:
-        return list(zip(self.sessions, self.drafts, strict=True))
+        self.parts = [self.part(*one) for one in pairs]
 
     def square(self, session: Session, draft: Draft) -> Sealed:
-        of = session.sum(self.model, self.round, self.attempt, kind=MEAN_SQUARES)
+        of = session.sum(self.model, self.round, 0, kind=MEAN_SQUARES)
         plain = mean_squares_part(session.terms, self.model, draft)
         return contributed(session, of, plain, session.terms.scheme.mode_ahead)
 

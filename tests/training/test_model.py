@@ -104,11 +104,6 @@ def test_round_trip(name: str) -> None:
         assert hidden not in repr(model)
 
 
-def test_a_first_model_is_of_arrays_that_average() -> None:
-    with pytest.raises(ConfigError, match="'flags' is bool"):
-        Model.secret_initial({"flags": np.array([True])}, bytes(32))
-
-
 def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
     mine, nonce = arrays(), bytes(range(32))
     moved = mine | {"w": mine["w"] + 1}
@@ -134,17 +129,6 @@ def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
     secret = Model.secret_initial(moved, nonce)
     assert secret.history == Model.secret_initial(mine, nonce).history
     assert encoded(secret) != encoded(Model.secret_initial(mine, nonce))
-
-
-def test_what_goes_on_from_sum_to_sum() -> None:
-    """Steps count sums and not rounds, memory is the last sum's alone, a mask stays."""
-    second = after(CHOSEN, 3, {}, MEMORY)
-    third = after(second, 9, {})
-    assert [(m.round, m.steps) for m in (CHOSEN, second, third)] == [(1, 0), (3, 1), (9, 2)]
-    assert [list(m.memory) for m in (CHOSEN, second, third)] == [[], ["b", "a"], []]
-    assert (FIRST.mask, second.mask, third.mask) == (None, MASK, MASK)
-    assert [link.round for link in third.chain] == [1, 3, 9]
-    assert [link.history for link in third.chain] == [m.history for m in (CHOSEN, second, third)]
 
 
 # --- anything else ---

@@ -32,7 +32,7 @@ DIGESTS = {
     "fedyogi": "93cd2d53e9ba90be",
     "sgd": "0e7191dcf3d1c084",
     "adam": "98f41d78cbfb027d",
-    "rmsprop": "6b9e8af9b1e19846",
+    "rmsprop": "6b88a4688922e59c",
 }
 DEFAULTS = {name: rule.defaults for name, rule in RULES.items()}
 
@@ -40,10 +40,8 @@ UNIT = st.floats(0, 1, exclude_max=True)
 POSITIVE = st.floats(1e-15, 1e30)
 RANGES: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("eta", "tau", "lr", "eps"), POSITIVE),
-    **dict.fromkeys(("momentum", "beta_1", "beta_2", "dampening", "alpha"), UNIT),
-    "nesterov": st.just(False),
+    **dict.fromkeys(("momentum", "beta_1", "beta_2", "alpha"), UNIT),
     "betas": st.tuples(UNIT, UNIT),
-    "centered": st.booleans(),
     "decay": st.floats(0, 1e3),
 }
 OPTIMIZERS: st.SearchStrategy[Optimizer] = st.sampled_from(sorted(DEFAULTS)).flatmap(
@@ -52,7 +50,7 @@ OPTIMIZERS: st.SearchStrategy[Optimizer] = st.sampled_from(sorted(DEFAULTS)).fla
         st.just(name),
         **{key: st.none() | RANGES[key] for key in DEFAULTS[name]},
     )
-) | st.builds(Optimizer, st.just("sgd"), momentum=UNIT.filter(bool), nesterov=st.just(True))
+)
 VECTORS = arrays.arrays(
     np.float32, st.integers(0, 40), elements=st.floats(-(2.0**100), 2.0**100, width=32)
 )
@@ -116,7 +114,6 @@ def test_ten_rounds_give_what_flower_gives(strategy: FedAvg, optimizer: Optimize
 def test_the_same_bits_as_ever() -> None:
     """Any machine, any release: members of one federation may differ in both."""
     more: dict[str, Any] = {name: {"decay": 1e-6} for name in RULES if RULES[name].gradients}
-    more["rmsprop"] = {"decay": 1e-6, "centered": True}
     digests = {}
     for name in DEFAULTS:
         one = made(name, 0.5 if name == "rmsprop" else 0.9, **more.get(name, {}))
@@ -191,8 +188,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"name": "adam", "betas": (0.9, 0.9, 0.9)}, "betas must be .a number"),
     ({"name": "adam", "betas": (0.9, 1.0)}, "betas must be .a number, at least 0"),
     ({"name": "rmsprop", "alpha": 1.0}, "alpha must be a number, at least 0"),
-    ({"name": "sgd", "nesterov": True}, "needs a momentum above 0, and no"),
-    ({"name": "sgd", "nesterov": True, "momentum": 0.9, "dampening": 0.1}, "and no dampening"),
 ]
 
 
@@ -235,9 +230,7 @@ def test_moments_that_do_not_belong(
 
 
 def test_fedavg_costs_nothing_refuses_moments_and_out_must_fit() -> None:
-    change, moments = Optimizer().step(FOUR, {}, 1)
-    assert change is FOUR
-    assert moments == {}
+    assert Optimizer().step(FOUR, {}, 1) == (FOUR, {})
     with pytest.raises(ProtocolError, match="keeps no moments; the model comes with v"):
         Optimizer().step(FOUR, {"v": FOUR}, 1)
     with pytest.raises(ProtocolError, match="float32 vectors"):
@@ -252,14 +245,11 @@ EPSILON = float(np.finfo(np.float32).eps)
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 0.1}),
     "momentum": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
-    "dampening": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9, "dampening": 0.3}),
-    "nesterov": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.8, "nesterov": True}),
     "adam": (torch.optim.Adam, {}),
     "adam, other betas": (torch.optim.Adam, {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3}),
     "rmsprop": (torch.optim.RMSprop, {}),
     "rmsprop, alpha": (torch.optim.RMSprop, {"lr": 1e-3, "alpha": 0.9, "eps": 1e-5}),
     "rmsprop, momentum": (torch.optim.RMSprop, {"momentum": 0.9}),
-    "rmsprop, centered": (torch.optim.RMSprop, {"centered": True, "momentum": 0.5}),
 }
 
 
@@ -300,20 +290,6 @@ def test_200_steps_give_what_torch_gives(case: str, decay: float, dtype: torch.d
     assert model[0] == -2
 
 
-def test_a_variance_that_rounding_takes_below_zero_is_none() -> None:
-    """A gradient that never changes has no deviation: torch divides by NaN sooner or later."""
-    optimizer = Optimizer("rmsprop", centered=True, alpha=0.3)
-    mean = (np.arange(1000, dtype=np.float32) + 1) / 3
-    moments = optimizer.init(1000)
-    for step in range(1, 100):
-        change, moments = optimizer.step(mean, moments, step)
-        assert np.all(np.isfinite(change))
-        assert np.all(change < 0)
-    wide = {name: vector.astype(np.float64) for name, vector in moments.items()}
-    square = 0.3 * wide["square_avg"] + (1 - 0.3) * mean.astype(np.float64) ** 2
-    assert np.any(square < (0.3 * wide["grad_avg"] + (1 - 0.3) * mean.astype(np.float64)) ** 2)
-
-
 def of_torch(kind: Any, **options: Any) -> Any:
     return kind([torch.nn.Parameter(torch.zeros(2))], **options)
 
@@ -322,6 +298,12 @@ def grouped(**second: Any) -> Any:
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)]
     groups[1].update(second)
     return torch.optim.Adam(groups, lr=0.01)
+
+
+def changed(optimizer: Any, **options: Any) -> Any:
+    """As a schedule, or another release of torch, leaves it."""
+    optimizer.param_groups[0].update(options)
+    return optimizer
 
 
 @pytest.mark.parametrize(
@@ -335,6 +317,15 @@ def grouped(**second: Any) -> Any:
         (grouped(lr=0.1), "param groups differ in lr"),
         (grouped(betas=(0.5, 0.5)), "param groups differ in betas"),
         (of_torch(torch.optim.SGD, momentum=1.5), "momentum must be"),
+        (
+            of_torch(torch.optim.SGD, nesterov=True, momentum=0.9),
+            "nesterov=True.*leave it at False",
+        ),
+        (changed(of_torch(torch.optim.Adam), novelty=None), "novelty=None.*leave it out"),
+        (
+            changed(of_torch(torch.optim.SGD), initial_lr=0.1),
+            "a schedule changes its learning rate",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -343,24 +334,11 @@ def test_what_is_not_like_torchs_is_refused_by_name(optimizer: Any, message: str
         Optimizer.of(optimizer)
 
 
-def test_a_schedule_and_options_that_do_not_exist_yet_are_refused() -> None:
-    optimizer = of_torch(torch.optim.Adam)
-    optimizer.param_groups[0]["novelty"] = None
-    with pytest.raises(ConfigError, match=r"novelty=None.*leave it out"):
-        Optimizer.of(optimizer)
-    optimizer = of_torch(torch.optim.SGD)
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.raises(ConfigError, match="a schedule changes its learning rate"):
-        Optimizer.of(optimizer)
-
-
 def test_like_reads_what_would_be_done_now() -> None:
     assert Optimizer.of(of_torch(torch.optim.Adam)) == Optimizer("adam")
     assert Optimizer.of(grouped()) == Optimizer("adam", lr=0.01)
     assert Optimizer.of(grouped(foreach=True)) == Optimizer("adam", lr=0.01)
-    optimizer = of_torch(torch.optim.RMSprop, alpha=0.9, momentum=0.5, centered=True)
-    optimizer.param_groups[0]["lr"] = 0.5  # set by hand, after it was made
-    like = Optimizer("rmsprop", lr=0.5, alpha=0.9, momentum=0.5, centered=True)
-    assert Optimizer.of(optimizer) == like
-    rate = torch.tensor(0.25)
-    assert Optimizer.of(of_torch(torch.optim.Adam, lr=rate)).lr == 0.25
+    theirs = of_torch(torch.optim.RMSprop, alpha=0.9, momentum=0.5)
+    like = Optimizer("rmsprop", lr=0.5, alpha=0.9, momentum=0.5)
+    assert Optimizer.of(changed(theirs, lr=0.5)) == like  # by hand, after it was made
+    assert Optimizer.of(of_torch(torch.optim.Adam, lr=torch.tensor(0.25))).lr == 0.25

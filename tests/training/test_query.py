@@ -44,10 +44,6 @@ def test_the_finest_step_uses_all_bits(bound: float) -> None:
         Part("f", (1,), bound, step / 4)
 
 
-def test_a_step_that_is_given_is_kept() -> None:
-    assert Bounded(answer, 100.0, 0.5).resolution == 0.5
-
-
 @pytest.mark.parametrize(
     ("bound", "resolution"),
     [(0.0, 1.0), (-1.0, 1.0), (math.inf, 1.0), (1.0, -1.0), (1.0, math.inf)],

@@ -93,16 +93,12 @@ def test_a_value_that_is_not_shown_whole_ends_in_dots() -> None:
     assert len(lines[0]) == len(lines[2]) + len("rates") - len("text")
 
 
-def test_a_share_that_is_not_all_is_not_shown_as_all() -> None:
-    contract = Contract(TERMS, 25, train_share=0.996, evaluate_share=0.004, least=4)
-    assert "99.6% of the members train, 0.4% evaluate" in "\n".join(contract.lines())
-
-
 def test_it_tells_people_what_it_says_and_nothing_to_their_terminal() -> None:
     settings = Settings({"lr": Cosine(0.1, 0.0, 9), "epochs": (1, 2, 3, 4), "\x1b[2Jx": "\x07"})
-    contract = Contract(TERMS, 25, settings, Settings({"batch": 8}), 0.5, 1.0, 4, app="a/b\n1.0")
+    evaluate = Settings({"batch": 8})
+    contract = Contract(TERMS, 25, settings, evaluate, 0.996, 0.004, 4, app="a/b\n1.0")
     text = "\n".join(contract.lines())
-    assert "25 rounds; 50% of the members train, 100% evaluate; sums of 4 or more" in text
+    assert "25 rounds; 99.6% of the members train, 0.4% evaluate; sums of 4 or more" in text
     assert "train: lr = Cosine(start=0.1, end=0.0, rounds=9)" in text
     assert "train: epochs = 1, 2, 3, ... (4 rounds)" in text
     assert "evaluate: batch = 8" in text

@@ -22,7 +22,6 @@ from flhe.math.ring import Elements, Q
 from flhe.schemes.sash.adder import SashAdder
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
-from flhe.training.chain import link_of
 from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
 from flhe.training.session import Session
@@ -52,18 +51,6 @@ SOME = np.array([0, 3], np.uint32)
 # --- a round that works ---
 
 
-def test_rounds_that_came_to_nothing_leave_no_trace() -> None:
-    played = play(round_=4)
-    total, after = played.total(), played.open()
-    assert after.round == 4
-    link = link_of(played.model.history, total, total.digest(), played.first.epoch.members)
-    assert after.chain == (link,)
-    assert after.history == link.history
-    for done in (1, 3, 4):  # and nobody goes back to them
-        with pytest.raises(ProtocolError, match="model is at round 4"):
-            played.open(with_slot(total, round=done, history=after.history), model=after)
-
-
 @pytest.mark.parametrize("optimizer", [Optimizer("fedadam", eta=0.5), Optimizer("adam", lr=0.5)])
 def test_moments_are_the_same_everywhere_and_go_on(optimizer: Optimizer) -> None:
     terms = dataclasses.replace(TERMS, optimizer=optimizer)
@@ -76,6 +63,9 @@ def test_moments_are_the_same_everywhere_and_go_on(optimizer: Optimizer) -> None
     lost = dataclasses.replace(first, moments={})  # the same arrays and another memory
     with pytest.raises(ProtocolError, match="or other weights"):
         again.open(rank=2, model=lost)
+    after, anew = again.open().moments, play(3, terms, model=lost, round_=2).open().moments
+    for name, moment in first.moments.items():
+        assert np.abs(after[name] - anew[name]).max() > np.abs(moment).max() / 2
 
 
 def test_steps_in_another_order_open_to_the_same_mean() -> None:
@@ -98,47 +88,20 @@ def test_a_digest_is_the_same_for_members_with_the_same_model() -> None:
     model, members = start(), sessions()
     [digest] = {session.digest(model) for session in members}
     assert len(digest) == 32
-    others = [
-        drifted(model),
-        dataclasses.replace(model, round=1),
-        dataclasses.replace(model, history=bytes(32)),
-        dataclasses.replace(model, moments={"v": np.zeros(model.layout.floats, np.float32)}),
-        dataclasses.replace(model, memory={"v": np.zeros(1)}),
-        dataclasses.replace(model, mask=Support.of(SOME, model.layout.floats)),
-        dataclasses.replace(model, memory={"v": np.full(1, 5e-324)}),
+    changes: list[dict[str, Any]] = [
+        {"round": 1},
+        {"history": bytes(32)},
+        {"moments": {"v": np.zeros(model.layout.floats, np.float32)}},
+        {"memory": {"v": np.zeros(1)}},
+        {"memory": {"v": np.full(1, 5e-324)}},
+        {"mask": Support.of(SOME, model.layout.floats)},
     ]
+    others = [drifted(model), *(dataclasses.replace(model, **change) for change in changes)]
     digests = {digest, *(members[0].digest(other) for other in others)}
     strange = dataclasses.replace(group()[0], group_key=bytes(32))  # nor without the key
     for epoch in (strange, group(number=2)[0]):
         digests.add(Session(epoch, TERMS, model.layout).digest(model))
     assert len(digests) == 3 + len(others)
-
-
-@pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}, {1, 2}])
-def test_a_sender_that_started_from_another_model(odd: set[int]) -> None:
-    model, members = start(), sessions()
-    parts = [part(s, drifted(model) if s.epoch.rank in odd else model) for s in members]
-    played = Round(members, model, parts)
-    with pytest.raises(ProtocolError, match="slot"):
-        played.total()
-    # Nor where a relay writes one slot over the others: the masks are those of two.
-    right = next(p for rank, p in enumerate(parts) if rank not in odd).slot
-    lied = played.sum_of([dataclasses.replace(p, slot=right) for p in parts])
-    with pytest.raises(ProtocolError, match="refused"):
-        played.open(lied)
-    whole = [rank for rank in range(3) if rank not in odd]
-    if len(whole) == 2:
-        assert played.open(played.total(*whole)).round == 1
-
-
-def test_a_reader_whose_model_is_not_the_senders() -> None:
-    played = play()
-    other, session = drifted(played.model), played.first
-    known = session.digest(played.model)
-    assert encoded(played.open(digest=known)) == encoded(played.open())
-    for wrong in ({"model": other}, {"digest": session.digest(other)}):
-        with pytest.raises(ProtocolError, match="or other weights"):
-            played.open(**wrong)
 
 
 # --- gradients ---
@@ -161,13 +124,12 @@ def test_a_gradient_that_is_refused(name: str) -> None:
         session.draft(start(), sent, 10, {}, 1, None)
 
 
+def test_a_negative_count_of_examples_weighs_nothing() -> None:
+    with pytest.raises(ExamplesError, match="no examples"):
+        sessions()[0].weight(-1)
+
+
 # --- before a sum is opened ---
-
-
-def flipped(total: Sealed, bit: int) -> Sealed:
-    data = total.data.copy()
-    data[bit // 8] ^= np.uint8(1 << (bit % 8))
-    return dataclasses.replace(total, data=data)
 
 
 def of(**change: Any) -> Callable[[Sealed], Sealed]:
@@ -179,13 +141,10 @@ def slot(**change: Any) -> Callable[[Sealed], Sealed]:
 
 
 def another_epoch(total: Sealed) -> Sealed:
-    return Round(
-        sessions(number=2), start(), [part(s, start()) for s in sessions(number=2)]
-    ).total()
+    later = sessions(number=2)
+    return Round(later, start(), [part(s, start()) for s in later]).total()
 
 
-LANE, FLOATS = 18, 15
-"""Bits of a lane, and how many hold values: the count's digits are behind them."""
 SEEN: dict[str, tuple[Callable[[Sealed], Sealed], str]] = {
     "round 0": (slot(round=0), "round 0, this node's model is at round 0"),
     "another run": (slot(run_id=RUN + 1), "belongs to another"),
@@ -200,18 +159,6 @@ SEEN: dict[str, tuple[Callable[[Sealed], Sealed], str]] = {
     "longer supports": (of(supports=(Support.of(SOME, 16),) * 3), "of another model"),
 }
 """What can be seen to be wrong; to be said before anything is recorded or decrypted."""
-OPENED: dict[str, Callable[[Sealed], Sealed]] = {
-    "another attempt": slot(attempt=1),
-    "keys of another epoch under this slot": lambda t: with_slot(
-        another_epoch(t), **{n: getattr(t.slot, n) for n in ("epoch", "layout_hash")}
-    ),
-    "a sender less": of(senders=(0, 1)),
-    "other senders": of(senders=(1, 2, 3, 4)),
-    "a value out of reach": lambda t: flipped(t, LANE - 1),
-    "a count": lambda t: flipped(t, FLOATS * LANE),
-    "a weight": lambda t: flipped(t, FLOATS * LANE + 2 * LANE - 1),
-}
-"""What only shows once the sum is open."""
 
 
 @pytest.mark.parametrize("name", SEEN)
@@ -223,29 +170,6 @@ def test_what_can_be_seen_to_be_wrong_does_not_spend_the_opening(name: str) -> N
         played.open(change(played.total()), record=record)
     assert (record.seen, encoded(played.model)) == ({}, before)
     assert played.open(record=record).round == 1
-
-
-@pytest.mark.parametrize("name", OPENED)
-def test_a_sum_of_something_else_is_refused(name: str) -> None:
-    played = play(5 if "sender" in name else 3)
-    before = encoded(played.model)
-    with pytest.raises(ProtocolError, match="refused"):
-        played.open(OPENED[name](played.total(0, 1, 2)))
-    assert encoded(played.model) == before
-
-
-# --- what a session is ---
-
-
-def test_no_repr_shows_a_key() -> None:
-    session = sessions()[0]
-    for shown in (repr(session), repr(session.sealer())):
-        assert repr(bytes(session.epoch.group_key))[2:-1] not in shown
-
-
-def test_a_negative_count_of_examples_weighs_nothing() -> None:
-    with pytest.raises(ExamplesError, match="no examples"):
-        sessions()[0].weight(-1)
 
 
 # --- where the server reads ---
@@ -338,11 +262,11 @@ def test_a_tied_weight_is_not_encrypted_as_one_and_clear_as_the_other(
     codec = update_codec(bits=16, clip=1.0, weighted=False)
     terms = dataclasses.replace(TERMS, codec=codec, select=select)
     session = sessions(terms, model=model)[0]
-    if not refused:
-        session.encode(model, after, 10, {"loss": 1.0})
-        return
-    with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
-        session.encode(model, after, 10, {"loss": 1.0})
-    with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
-        session.draft(model, after, 10, {"loss": 1.0}, 1, None)
-    session.encode(model, {**after, "out": after["out"] * 2}, 10, {"loss": 1.0})
+    told = 10, {"loss": 1.0}
+    if refused:
+        with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
+            session.encode(model, after, *told)
+        with pytest.raises(ReplyError, match="'in' and 'out' change alike"):
+            session.draft(model, after, *told, 1, None)
+        after["out"] *= 2
+    session.encode(model, after, *told)
