@@ -106,6 +106,7 @@ class Attempts:
             return False
         log(ERROR, "round %d is over, most nodes say: the next one is asked for", number)
         fed.ledger.done()
+        fed.voids[number] = False
         # Their models had all sums, and they have reported nothing else.
         fed.at |= dict.fromkeys(fed.attempt.spent, fed.ledger.base)
         return True

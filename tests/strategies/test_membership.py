@@ -386,14 +386,24 @@ def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
 
     def fails(node: int, reply: Message) -> Message:
         asked[node] += 1
-        request = Message(RecordDict(), reply.metadata.src_node_id, "train")
-        code = 1022 if asked[node] <= 2 else 1001
-        return Message(Error(code=code, reason="test"), reply_to=request)
+        return refusal(reply, 1022 if asked[node] <= 2 else 1001)
 
     grid.lies(grid.contexts, "round", fails)
     with pytest.raises(QuorumError):
         play(FlasheFedAvg, grid, 1, retries=1)
     assert max(asked.values()) <= 3
+
+
+def test_a_run_whose_rounds_are_all_passed_over_trains_no_model(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, NODES)
+    grid.lies(grid.contexts, "round", lambda _node, reply: refusal(reply, 1012))
+    with pytest.raises(QuorumError, match="2 consecutive rounds are void"):
+        play(FlasheFedAvg, grid, 2)
+
+
+def refusal(reply: Message, code: int) -> Message:
+    request = Message(RecordDict(), reply.metadata.src_node_id, "train")
+    return Message(Error(code=code, reason="test"), reply_to=request)
 
 
 NOTED = {
