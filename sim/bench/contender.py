@@ -91,7 +91,7 @@ class Contender:
     """Factor from what is run to what it stands for; names and notes of samples say "projected"."""
     before: Work | None = None  # What precedes each turn and is not clocked
     counted: bool = True
-    """Whether bytes, or seconds of its last phase, are of all that it stands for, not projected too."""
+    """Whether bytes are of all that it stands for, not projected too."""
     threads: int = 0  # Processors that it has; 0: as many as the others
 
     def turn(self) -> Laps:

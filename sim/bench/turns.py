@@ -84,7 +84,7 @@ def measure(
 
 def _measured(contender: Contender, laps: Sequence[dict[str, float]]) -> Measured:
     times = {}
-    for phase in laps[0]:
-        taken = [lap[phase] * contender.projection for lap in laps]
+    for phase in dict.fromkeys(phase for lap in laps for phase in lap):
+        taken = [lap.get(phase, 0.0) * contender.projection for lap in laps]
         times[phase] = Times(min(taken), statistics.median(taken))
     return Measured(contender, times, contender.checked(), len(laps))

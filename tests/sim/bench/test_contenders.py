@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.wire.canonical import loads
 from flhe_lab.bench import flower_secagg
 from flhe_lab.bench.contender import Contender, Setting, Vector
-from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection, stayed, update_of
+from flhe_lab.bench.flower_secagg import FlowerSecAgg, stayed, update_of
 from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours, checked
 from flhe_lab.bench.peers import bfv, plain_modulus
 from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values
@@ -194,7 +193,6 @@ def test_counts_agree_with_the_theorem(dropout: float) -> None:
 
 # --- secure aggregation: who takes part, what is checked, and Flower's SecAgg+ as installed ---
 
-WORKFLOW = "flwr.server.workflow.secure_aggregation.secaggplus_workflow"
 MEMBERS = {
     "SASH": SashMembers,
     "SASH+": lambda setting: SashNeighbours(setting, 6),
@@ -250,10 +248,7 @@ def test_a_client_opens_what_all_others_sent_and_has_the_bits_that_there_are() -
 
 def test_who_has_a_point() -> None:
     assert MAKES[SECAGG_PLUS](Setting(10, 101)) is MAKES[SASH_PLUS](Setting(10, 50)) is None
-    for clients in (5, 51):
-        made = MAKES[FLOWERS](Setting(10, clients))
-        assert made is not None
-        assert made.projected == (clients > 50)
+    assert MAKES[FLOWERS](Setting(10, 51)) is None
     makes = {SECAGG: MAKES[SECAGG], SASH_PLUS: lambda _: None}
     assert list(timed(Setting(10, 4), makes, 1)) == [SECAGG]
 
@@ -262,51 +257,20 @@ def test_who_has_a_point() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "shares"),
-    [(Setting(100, 5), 5), (Setting(100, 5, 2), 5), (Setting(100, 6), 3), (Setting(40, 9, 1), 7)],
-    ids=str,
+    "setting", [Setting(100, 5), Setting(100, 5, 2), Setting(40, 9, 1)], ids=str
 )
 def test_the_mean_is_the_mean_of_whoever_stayed(
-    setting: Setting, shares: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        done = FlowerSecAgg(setting, shares)
+        done = FlowerSecAgg(setting)
     assert not [r for r in caplog.records if r.name.startswith("flwr")]
     nodes = stayed(setting)
     assert len(nodes) == setting.cohort - setting.dropouts
     mean = np.mean([update_of(setting, node) for node in nodes], axis=0)
-    assert done._strategy.found[0] == pytest.approx(mean, abs=2 * 16 / 2**22)
     assert min(done.server()["server"] for _ in range(2)) > 0  # the state is not used up
+    assert done._strategy.found[0] == pytest.approx(mean, abs=2 * 16 / 2**22)
     assert len({done.client()["client"] for _ in nodes}) == len(nodes)
     monkeypatch.setattr(flower_secagg, "update_of", lambda one, _node: np.zeros(one.values))
     with pytest.raises(FlheError, match="mean is off by"):
         done.server()
-
-
-def test_a_projection_does_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times are noise; what they are times of is not. By counting masks and shares instead."""
-    workflow: Any = importlib.import_module(WORKFLOW)
-    setting, cost = Setting(50, 8, 2), 0.0
-
-    def costly(name: str, of: Any) -> None:
-        real = getattr(workflow, name)
-
-        def work(*args: Any) -> Any:
-            nonlocal cost
-            cost += of(*args)
-            return real(*args)
-
-        monkeypatch.setattr(workflow, name, work)
-
-    costly("combine_shares", lambda given: len(given) ** 2 * len(given[0]))
-    costly("pseudo_rand_gen", lambda *_: 1000)
-    monkeypatch.setattr(flower_secagg.time, "perf_counter", lambda: cost)
-    whole, projected = (
-        sides(setting, 8).server()["server"] for sides in (FlowerSecAgg, Projection)
-    )
-    assert whole == pytest.approx(projected)
-    assert whole > 6 * 1000 + 2 * 7 * 1000
-
-
-def test_a_projection_has_a_real_client() -> None:
-    assert Projection(Setting(200, 30, 5), 11).client()["client"] > 0

@@ -239,13 +239,12 @@ def test_a_point_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     step = sash_times.ratio_step(QUICK)
     data = stored(step.work(say))
     assert set(data) == {"SASH", "SecAgg", FLOWERS}  # all are neighbours of all
-    assert data[FLOWERS]["sampled"]
-    assert not data["SASH"]["sampled"]
     data[SECAGG] |= {"client": 10.0, "server": 30.0}
     data["SASH"] |= {"client": 1.0, "server": 1.0}
     ratio = sash_times.ratio_of(QUICK, {step.key: data}, SECAGG)
     assert (ratio.value, ratio.mark) == (20, "measured")
-    assert sash_times.ratio_of(QUICK, {step.key: data}).mark == "sampled"
+    (other,) = sash_times._steps(lambda _plan: [("", 0, Setting(500, 10, 1))])(QUICK)
+    assert FLOWERS not in other.work(say)
 
 
 def test_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
