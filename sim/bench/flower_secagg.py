@@ -41,8 +41,7 @@ from flhe_lab.bench.host import quiet
 MAX_WEIGHT = 1000.0
 CLIP = 8.0
 LEVELS = 1 << 22
-MODULUS = 1 << 32
-"""Flower's defaults."""
+"""Flower's defaults: largest weight and value, and steps between such values."""
 
 
 class FlowerSecAgg:
@@ -56,14 +55,7 @@ class FlowerSecAgg:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        work: Any = SecAggPlusWorkflow(
-            setting.cohort,
-            setting.cohort // 2 + 1,
-            max_weight=MAX_WEIGHT,
-            clipping_range=CLIP,
-            quantization_range=LEVELS,
-            modulus_range=MODULUS,
-        )
+        work: Any = SecAggPlusWorkflow(setting.cohort, setting.cohort // 2 + 1)
         self._workflow = work
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # of all messages
         self._strategy = Strategy(dict.fromkeys(range(FIRST, FIRST + setting.cohort)))

@@ -41,9 +41,6 @@ BITS = 16
 
 LEVELS = (1 << (BITS - 1)) - 1
 REPEATS = 5
-SAMPLE = 16
-"""Ciphertexts that are run where each has one value: an update would take gigabytes."""
-
 Weighs = Literal["", "client", "server"]
 
 
@@ -91,22 +88,13 @@ class Tenseal:
         )
 
     def contender(
-        self,
-        setting: Setting,
-        updates: Sequence[Vector],
-        about: str = "",
-        *,
-        sample: int = 0,
-        alike: bool = True,
+        self, setting: Setting, updates: Sequence[Vector], about: str = "", *, alike: bool = True
     ) -> Contender:
         """It, at work on `updates`.
 
-        `about` is what its note says of the parameters. Of an update at most `sample` ciphertexts are
-        run, the rest being projected; 0 for all. With `alike` all upload client 0's ciphertexts.
+        `about` is what its note says of the parameters. With `alike` all upload client 0's ciphertexts.
         """
-        whole = -(-setting.values // self.slots)
-        count = min(sample or whole, whole)
-        mine = [updates[j][: count * self.slots] for j in setting.survivors]
+        mine = [updates[j] for j in setting.survivors]
         weight, divisor = 1 / len(mine), 1 if self.weighs else len(mine)
         first = self.encrypt(mine[0], weight)
         parts = [first] * len(mine) if alike else [self.encrypt(u, weight) for u in mine]
@@ -116,7 +104,6 @@ class Tenseal:
         closed = self.close(total)
         size = sum(len(each) if self.wire else len(each.serialize()) for each in first)
         whose = "every client uploads client 0's" if alike else "every client its own"
-        projected = f"projected from {count}, " if count < whole else ""
         made = averaging(
             self.name,
             lambda: self.encrypt(mine[0], weight),
@@ -124,13 +111,11 @@ class Tenseal:
             lambda: (self.opened(closed) / divisor).astype(np.float32),
             mine[:1] if alike else mine,
             kind="peer",
-            note=f"TenSEAL {tenseal().__version__}, {about}{projected}{whole} ciphertexts, {whose}; "
+            note=f"TenSEAL {tenseal().__version__}, {about}{len(first)} ciphertexts, {whose}; "
             f"at most {REPEATS} repeats",
-            upload_bytes=round(size * whole / count),
+            upload_bytes=size,
             sum_bytes=sum(map(len, closed)) if self.wire else None,
             max_repeats=REPEATS,
-            projection=whole / count,
-            counted=count == whole,
         )
         if self.wire:
             close: dict[str, Work] = {"close": lambda: self.close(running)}
@@ -165,7 +150,6 @@ def tenseal_ckks(
     context.global_scale = 2.0**scale
     name = f"tenseal-ckks-{dimension}-{'-'.join(map(str, moduli)) or 'default'}"
     name += "" if scale == SCALE else f", scale 2^{scale}"
-    name += " a value" if slots == 1 else ""
     return Tenseal(name, context, ts.CKKSVector, slots or dimension // 2, **how)
 
 
@@ -174,12 +158,6 @@ def ckks(
 ) -> Contender:
     """CKKS, ring dimension 8192, 4096 values a ciphertext; see `tenseal_ckks`."""
     return tenseal_ckks(moduli, scale, threads=setting.threads).contender(setting, updates)
-
-
-def ckks_values(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    """CKKS as in FLASHE, Sec. 5.4, with a value a ciphertext: a sample, of bytes too."""
-    each = tenseal_ckks(slots=1, threads=setting.threads)
-    return each.contender(setting, updates, sample=SAMPLE)
 
 
 def shortest_moduli(cohort: int) -> tuple[int, int]:
@@ -198,7 +176,6 @@ def bfv(
     moduli: tuple[int, ...] | None = (),
     dimension: int = SLOTS,
     modulus: int = 0,
-    slots: int = 0,
 ) -> Contender:
     """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
 
@@ -206,8 +183,7 @@ def bfv(
 
     `moduli` are bits of the coefficient moduli, the key's last: by default the shortest pair that
     leaves room for a sum and its noise; None for SEAL's own. `modulus` is that of plaintexts, 0 for the
-    smallest prime that gives batching and holds the sum of all clients' largest values. `slots` says
-    where a ciphertext has fewer values.
+    smallest prime that gives batching and holds the sum of all clients' largest values.
     """
     ts = tenseal()
     most = 2 * setting.cohort * LEVELS
@@ -223,10 +199,9 @@ def bfv(
         n_threads=setting.threads,
     )
     name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli or ('default',)))}"
-    name += " a value" if slots == 1 else ""
-    made = Tenseal(name, context, ts.BFVVector, slots or dimension, LEVELS)
+    made = Tenseal(name, context, ts.BFVVector, dimension, LEVELS)
     about = f"{BITS} bits a value, plain modulus {modulus}, "
-    return made.contender(setting, updates, about, sample=SAMPLE if slots else 0)
+    return made.contender(setting, updates, about)
 
 
 def plain_modulus(above: int, step: int) -> int:

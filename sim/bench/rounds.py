@@ -109,8 +109,8 @@ class Turns:
         busy = time.process_time() - busy
         whole(self.name, report.round, report.survivors, self.clients)
         phases = ((phase.name, phase.seconds) for phase in report.phases)
-        found, apps = lap(report.wall_s, phases, waited), self.seconds[report.round]
-        return Laps(found | {APPS: apps, PROCESSOR: busy, BESIDES: found[ROUND] - apps})
+        taken, apps = lap(report.wall_s, phases, waited), self.seconds[report.round]
+        return Laps(taken | {APPS: apps, PROCESSOR: busy, BESIDES: taken[ROUND] - apps})
 
     def end(self) -> None:
         """End the run, wherever it waits."""

@@ -12,11 +12,10 @@ other models.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flhe_lab.advise.prices import Prices
 from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
@@ -29,6 +28,9 @@ from flhe_lab.tables.chart import Chart
 from flhe_lab.tables.phase_costs import Cost, read
 from flhe_lab.tables.result import Entry, Group, Marked, Result, measured, projected
 from flhe_lab.tables.table import Fill, Found, Line, Numbers, Plan, Say, Section, Step
+
+if TYPE_CHECKING:
+    from flhe_app.tasks.base import Examples
 
 _BOTH = "BatchCrypt, Fig. 6; ESAFL, Fig. 3"
 _SASH = "in place of SASH, Fig. 5 (its own model:"
@@ -64,29 +66,29 @@ def batch_s(model: str, found: Found, plan: Plan) -> Marked:
     return measured(found[training_step(model, plan).key]["seconds_per_batch"])
 
 
-def batch_seconds(train: Callable[[], object], repeats: int) -> float:
-    """The least seconds of one batch, after one that warms up."""
-    (found,) = measure([Contender("training", {"batch": train})], repeats).values()
-    return found.times["batch"].min
+def trained(net: Any, examples: Examples, repeats: int) -> dict[str, Any]:
+    """Train on all examples at once; the least seconds, after a turn that warms up, as JSON values."""
+    from flhe_app.tasks.base import shuffler, train
+
+    batch = len(examples.labels)
+
+    def one() -> None:
+        shuffle = shuffler(0, 0, 0)
+        train(net, examples, epochs=1, learning_rate=0.001, batch_size=batch, shuffle=shuffle)
+
+    with quiet(1):
+        (found,) = measure([Contender("training", {"batch": one})], repeats).values()
+    count = sum(parameter.numel() for parameter in net.parameters())
+    return {"seconds_per_batch": found.times["batch"].min, "batch": batch, "parameters": count}
 
 
 def _train(model: str, repeats: int) -> dict[str, Any]:
     from flhe_app.tasks import task_named
-    from flhe_app.tasks.base import new_model, shuffler, train
+    from flhe_app.tasks.base import new_model
     from flhe_lab.bench.synthetic import generated
 
-    task, batch = task_named(model), BATCH[model]
-    net, turns = new_model(task, 0), itertools.count()
-    examples = generated(task, batch, 0).train
-
-    def one() -> None:
-        shuffle = shuffler(0, 0, next(turns))
-        train(net, examples, epochs=1, learning_rate=0.001, batch_size=batch, shuffle=shuffle)
-
-    with quiet(1):
-        seconds = batch_seconds(one, repeats)
-    count = sum(parameter.numel() for parameter in net.parameters())
-    return {"seconds_per_batch": seconds, "batch": batch, "parameters": count}
+    task = task_named(model)
+    return trained(new_model(task, 0), generated(task, BATCH[model], 0).train, repeats)
 
 
 QUICK_ROUNDS = 3

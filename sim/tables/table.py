@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe_lab.advise.toml_files import load_toml
-from flhe_lab.tables.chart import Chart, Own, filled
+from flhe_lab.tables.chart import Chart, filled
 from flhe_lab.tables.result import Entry, Group, Marked, Result, published, ratios
 
 Say = Callable[[str], None]
@@ -103,7 +103,6 @@ class Table:
     name: str  # "flashe-table-2"
     fill: Fill  # (plan, found) -> lines, in order
     told: Told | None = None  # What titles and notes name in braces
-    chart: Callable[[Plan, Found], Own] | None = None  # Where none is declared
 
     def result(self, plan: Plan, found: Found) -> Result:
         """Fill it in."""
@@ -125,9 +124,7 @@ class Table:
             declared["source"],
             title,
             tuple(entries),
-            self.chart(plan, found)
-            if self.chart
-            else _chart(declared.get("chart"), entries, title if plan.quick else None),
+            _chart(declared.get("chart"), entries, title if plan.quick else None),
             tuple(filter(None, notes)),
         )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +15,7 @@ from flhe.schemes.flashe.masking import expected
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.wire.canonical import loads
 from flhe_lab.bench import flower_secagg
-from flhe_lab.bench.contender import Contender, Setting, Vector
+from flhe_lab.bench.contender import Contender, Setting
 from flhe_lab.bench.flower_secagg import FlowerSecAgg, stayed, update_of
 from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours, checked
 from flhe_lab.bench.peers import bfv, plain_modulus
@@ -34,7 +32,7 @@ from flhe_lab.bench.secure_sums import (
 )
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.bench.times import limits
-from flhe_lab.tables.fedml_measure import bare, fewer, selected
+from flhe_lab.tables.fedml_measure import bare
 from flhe_lab.tables.fedml_threshold import threshold_contender
 from flhe_lab.tables.flashe_masks import CLIENTS, crossover, masks_made, survivors_of
 from flhe_lab.tables.phase_costs import WHO
@@ -51,8 +49,6 @@ MAKERS = {
     "phe, batched": partial(phe_batches, keys=KEY),
     "TenSEAL, server weighs": bare("server"),
     "TenSEAL, clients weigh": bare("client"),
-    "a part under TenSEAL": selected(bare("server"), 0.3),
-    "fewer values": fewer(SCHEMES["fedml-he"], 100),
     "plain tenth": lambda setting, updates: plain_sparse(setting, updates, 0.1)[0],
     "shared key": lambda setting, updates: threshold_contender(Setting(1000, 2), updates[:2])[0],
 }
@@ -82,11 +78,6 @@ def test_a_mean_that_is_not_the_mean_is_an_error(name: str) -> None:
         made.checked()
 
 
-def made(name: str, values: int, cohort: int, dropouts: int = 0) -> Contender:
-    setting = Setting(values, cohort, dropouts)
-    return WHO[name](setting, setting.updates())
-
-
 def test_the_limit_is_of_flashes_own_streams() -> None:
     # Two runs of senders, two ends each.
     assert "2 streams to encrypt, 4 to decrypt" in (limits(Setting(2_000, 5, 1))[0].note or "")
@@ -104,12 +95,6 @@ def test_samples_stand_for_wholes() -> None:
         one, other = ([c.ciphertext(False) for c in part] for part in drawn(peer))
         assert len(one) == len(other) == 16
         assert set(one).isdisjoint(other)
-    for name, ring in (("TenSEAL BFV, a value each", 4096), ("TenSEAL CKKS, a value each", 8192)):
-        each = made(name, 160, 10)
-        assert each.projection == 10
-        assert (
-            each.upload_bytes or 0
-        ) > 160 * 2 * ring * 8  # two polynomials, a word a coefficient
 
 
 def drawn(peer: Contender) -> list[Any]:
@@ -133,24 +118,6 @@ def test_the_server_weighs_away_a_level() -> None:
     assert server.upload_bytes == pytest.approx(client.upload_bytes, rel=0.01)
     assert (server.sum_bytes or 0) < 0.6 * (server.upload_bytes or 0)
     assert (client.sum_bytes or 0) > 0.9 * (client.upload_bytes or 0)
-
-
-def test_a_part_that_is_not_the_mean_is_refused() -> None:
-    def wrong(setting: Setting, updates: Sequence[Vector]) -> Contender:
-        return replace(SCHEMES["plain"](setting, updates), error=lambda: 0.01)
-
-    part = selected(wrong, 0.3)(SETTING, SETTING.updates())
-    part.turn()
-    with pytest.raises(FlheError, match="its times mean nothing"):
-        part.checked()
-
-
-def test_bytes_of_parts_add_up() -> None:
-    updates, cipher = SETTING.updates(), bare("server")
-    whole, part = cipher(SETTING, updates), selected(cipher, 0.3)(SETTING, updates)
-    assert part.upload_bytes == pytest.approx((whole.upload_bytes or 0) + 4 * 700, rel=0.01)
-    few = fewer(SCHEMES["plain"], 100)(SETTING, updates)
-    assert (few.upload_bytes, few.sum_bytes) == (400, 400)
 
 
 def test_a_tenth_is_the_largest_of_each() -> None:

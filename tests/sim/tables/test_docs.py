@@ -58,7 +58,7 @@ def test_a_quick_run_has_the_same_tables(section: Section) -> None:
 
 
 def test_models_that_a_quick_run_does_not_measure_are_sampled() -> None:
-    for name, at in (("flashe-figure-8", "cnn"), ("batchcrypt-figure-8", "fcn")):
+    for name, at in (("flashe-figure-7", "cnn"), ("batchcrypt-figure-7", "fcn")):
         (section,) = sections([name])
         (quick,) = section.report(QUICK, quickly(section))
         (full,) = section.report(FULL, STORED)
