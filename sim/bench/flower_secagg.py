@@ -68,7 +68,7 @@ class FlowerSecAgg:
             self._state = copy.deepcopy(state)
             need(work.unmask_stage(replies, self._context, state))
         self._replies = clients.replies
-        self._seconds = [clients.clients[node].seconds for node in stayed(setting)]
+        self._seconds = [clients.seconds[node] for node in stayed(setting)]
 
     def client(self) -> Laps:
         """Seconds of one client that stayed, all stages; each call gives another client's."""
@@ -111,33 +111,6 @@ def stayed(setting: Setting) -> list[int]:
     return [FIRST + rank for rank in setting.survivors]
 
 
-class Client:
-    """One client: Flower's mod around a training function that trains nothing."""
-
-    def __init__(self, setting: Setting, node: int) -> None:
-        self._setting = setting
-        self._context = Context(1, node, {}, RecordDict(), {})
-        self.seconds = 0.0
-
-    def handle(self, message: Any) -> Any:
-        """Give the message to the mod; its seconds add up, training's are not among them."""
-        # The mod takes fields out of what it is given, and the workflow gives all clients one record.
-        records: dict[str, Any] = dict(message.content)
-        for name, found in message.content.config_records.items():
-            records[name] = ConfigRecord(dict(found), False)
-        message.content = RecordDict(records)
-        trained: Any = None
-        if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
-            update = ndarrays_to_parameters([update_of(self._setting, self._context.node_id)])
-            # As many examples as the largest weight, so that the weight costs no precision.
-            result = FitRes(Status(Code.OK, ""), update, int(MAX_WEIGHT), {})
-            trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
-        began = time.perf_counter()
-        out = secaggplus_mod(message, self._context, lambda _msg, _ctx: trained)
-        self.seconds += time.perf_counter() - began
-        return out
-
-
 Replies = Callable[[Iterable[Any]], list[Any]]
 """Messages -> their replies."""
 
@@ -148,26 +121,48 @@ def grid(replies: Replies) -> Any:
 
 
 class Clients:
-    """Hands each message to its client's mod; clients that dropped out answer with an error."""
+    """Flower's mod of every client, around a training function that trains nothing.
+
+    Clients that dropped out answer with an error from the third stage on. `seconds` of a node are the
+    mod's, all stages together.
+    """
 
     def __init__(self, setting: Setting) -> None:
         nodes = range(FIRST, FIRST + setting.cohort)
-        self.clients = {node: Client(setting, node) for node in nodes}
+        self._setting, self._stage = setting, 0
+        self._contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in nodes}
+        self.seconds = dict.fromkeys(nodes, 0.0)
         self.replies: list[Any] = []
-        self._stayed = stayed(setting)
-        self._stage = 0
 
     def __call__(self, messages: Iterable[Any]) -> list[Any]:
         """Replies of one stage."""
         self._stage += 1
-        self.replies = []
-        for message in messages:
-            node = message.metadata.dst_node_id
-            if self._stage >= 3 and node not in self._stayed:
-                self.replies.append(Message(Error(5, "gone"), reply_to=message))
-            else:
-                self.replies.append(self.clients[node].handle(message))
+        there = set(self.seconds) if self._stage < 3 else set(stayed(self._setting))
+        self.replies = [
+            self._handle(message)
+            if message.metadata.dst_node_id in there
+            else Message(Error(5, "gone"), reply_to=message)
+            for message in messages
+        ]
         return self.replies
+
+    def _handle(self, message: Any) -> Any:
+        node = message.metadata.dst_node_id
+        # The mod takes fields out of what it is given, and the workflow gives all clients one record.
+        records: dict[str, Any] = dict(message.content)
+        for name, found in message.content.config_records.items():
+            records[name] = ConfigRecord(dict(found), False)
+        message.content = RecordDict(records)
+        trained: Any = None
+        if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
+            update = ndarrays_to_parameters([update_of(self._setting, node)])
+            # As many examples as the largest weight, so that the weight costs no precision.
+            result = FitRes(Status(Code.OK, ""), update, int(MAX_WEIGHT), {})
+            trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
+        began = time.perf_counter()
+        out = secaggplus_mod(message, self._contexts[node], lambda _msg, _ctx: trained)
+        self.seconds[node] += time.perf_counter() - began
+        return out
 
 
 class Strategy:

@@ -30,9 +30,6 @@ SCALE = 40
 SHORT_SCALE = 33
 """Bits of the shortest CKKS's scale: errors of a sum stay below a step of 16 bits."""
 
-BFV_MODULI = (36, 36, 37)
-"""SEAL's own for this dimension."""
-
 BFV_NOISE_BITS = 14
 """Room for the noise of one ciphertext of this dimension."""
 
@@ -173,32 +170,29 @@ def shortest_ckks(setting: Setting, updates: Sequence[Vector]) -> Contender:
 def bfv(
     setting: Setting,
     updates: Sequence[Vector],
-    moduli: tuple[int, ...] | None = (),
     dimension: int = SLOTS,
     modulus: int = 0,
 ) -> Contender:
     """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
 
-    Raises ConfigError: a plain modulus that sums exceed.
-
-    `moduli` are bits of the coefficient moduli, the key's last: by default the shortest pair that
-    leaves room for a sum and its noise; None for SEAL's own. `modulus` is that of plaintexts, 0 for the
-    smallest prime that gives batching and holds the sum of all clients' largest values.
+    `modulus` is that of plaintexts, under SEAL's own coefficient moduli. By default all are as short as
+    may be: the smallest prime that gives batching and holds the sum of all clients' largest values, and
+    the pair of moduli, the key's last, that leaves room for a sum and its noise.
     """
     ts = tenseal()
-    most = 2 * setting.cohort * LEVELS
-    modulus = modulus or plain_modulus(most, 2 * dimension)
-    if moduli == ():
+    moduli: tuple[int, ...] = ()  # SEAL's own
+    if not modulus:
+        modulus = plain_modulus(2 * setting.cohort * LEVELS, 2 * dimension)
         # The noise of a sum of one and the same ciphertext grows with the cohort.
         moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2
     context = ts.context(
         ts.SCHEME_TYPE.BFV,
         poly_modulus_degree=dimension,
         plain_modulus=modulus,
-        coeff_mod_bit_sizes=list(moduli or ()),  # none: SEAL's own
+        coeff_mod_bit_sizes=list(moduli),
         n_threads=setting.threads,
     )
-    name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli or ('default',)))}"
+    name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli)) or 'default'}"
     made = Tenseal(name, context, ts.BFVVector, dimension, LEVELS)
     about = f"{BITS} bits a value, plain modulus {modulus}, "
     return made.contender(setting, updates, about)
@@ -217,7 +211,6 @@ def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
     keys = phe_keys()
     return [
         *(ckks(setting, updates, moduli) for moduli in MODULI),
-        bfv(setting, updates, BFV_MODULI),
         bfv(setting, updates),
         *(make(setting, updates, keys) for make in (phe_values, phe_batches)),
     ]

@@ -157,15 +157,14 @@ def batchcrypt(
     key_bits: int = DEFAULT_KEY_BITS,
     *,
     subgroup: bool = False,
-    **coding: Any,
 ) -> Contender:
     """BatchCrypt: quantize, batch, draw the powers r^n, multiply; fixed-base tables are made anew.
 
-    `add` checks the ciphertexts. A modulus of `key_bits` bits; `coding` as in `terms_of`.
+    A modulus of `key_bits` bits.
     """
     scheme, threads = BatchCrypt(key_bits, subgroup=subgroup), setting.threads
     key = SecretKey.generate(key_bits, subgroup)
-    terms = terms_of(scheme, **coding)
+    terms = terms_of(scheme)
     adder = scheme.adder(setting.cohort, terms.bits, key.public.to_bytes())
     slots = adder.batch
     count = slots.batches(setting.values + terms.trailer_lanes(layout_of(setting.values)))

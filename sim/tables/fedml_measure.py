@@ -28,14 +28,12 @@ from flhe_lab.tables.table import Found, Plan, Step
 COHORT = 3
 MODELS = rows("fedml", "table_4")
 _NAMED = {model.name.partition(" (")[0]: model for model in MODELS}
-CNN, MOBILENET, RESNET_18, RESNET_50, VIT, BERT = (
-    _NAMED[name]
-    for name in ("CNN", "MobileNet", "ResNet-18", "ResNet-50", "Vision Transformer", "BERT")
+CNN, MOBILENET, RESNET_18, RESNET_50, VIT = (
+    _NAMED[name] for name in ("CNN", "MobileNet", "ResNet-18", "ResNet-50", "Vision Transformer")
 )
 TABLE_5 = {_NAMED[row.model]: row for row in rows("fedml", "table_5")}
 TOP_K = TABLE_5[RESNET_18].values
 TABLE_6 = rows("fedml", "table_6")
-BATCHES, SCALES = ([*dict.fromkeys(getattr(r, by) for r in TABLE_6)] for by in ("batch", "scale"))
 TABLE_7 = {row.share: row for row in rows("fedml", "table_7")}
 TABLE_8 = {row.framework: row for row in rows("fedml", "table_8")}
 

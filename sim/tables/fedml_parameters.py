@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from flhe_lab.bench.contender import Setting
-from flhe_lab.bench.peers import Tenseal, tenseal_ckks
+from flhe_lab.bench.peers import SLOTS, tenseal_ckks
 from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.papers.published import MB
-from flhe_lab.tables.fedml_measure import BATCHES, CNN, COHORT, TABLE_6
+from flhe_lab.tables.fedml_measure import CNN, COHORT, TABLE_6
 from flhe_lab.tables.result import Marked, measured
 from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 
@@ -25,19 +25,16 @@ SHORTEST, KEYS = 20, 60
 """Bits of the shortest prime that there is for a ring of 8192; of the keys' prime."""
 
 
-def cipher(batch: int, scale: int) -> Tenseal:
-    """TenSEAL with the shortest prime that carries values below 2**(HEAD - 1); clients weigh."""
-    moduli = max(scale + HEAD, SHORTEST), KEYS
-    return tenseal_ckks(moduli, scale, slots=batch, weighs="client", wire=True)
-
-
 def cost_of_setups(values: int, repeats: int, say: Say) -> list[dict[str, Any]]:
     """Seconds, bytes and error of one mean of `values`, by batch and scale."""
     setting = Setting(values, COHORT)
     updates, found = setting.updates(), []
     for paper in TABLE_6:
         say(f"{paper.batch} values, {paper.scale} bits")
-        way = cipher(paper.batch, paper.scale).contender(setting, updates, alike=False)
+        # The shortest prime that carries values below 2**(HEAD - 1).
+        moduli = max(paper.scale + HEAD, SHORTEST), KEYS
+        cipher = tenseal_ckks(moduli, paper.scale, slots=paper.batch, weighs="client", wire=True)
+        way = cipher.contender(setting, updates, alike=False)
         # How far it is off is what is asked for: it may be far.
         (seen,) = in_turns([replace(way, error=None)], repeats).values()
         seconds = seen.least
@@ -54,7 +51,7 @@ def cost_of_setups(values: int, repeats: int, say: Say) -> list[dict[str, Any]]:
 
 
 def _step(plan: Plan) -> Step:
-    values, quick = 4 * BATCHES[-1] * (1 if plan.quick else 4), "-quick" if plan.quick else ""
+    values, quick = SLOTS * (4 if plan.quick else 16), "-quick" if plan.quick else ""
     return Step(
         f"fedml-parameters-{values}{quick}",
         lambda say: cost_of_setups(values, 1 if plan.quick else 3, say),

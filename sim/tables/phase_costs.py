@@ -54,7 +54,7 @@ WHO: Mapping[str, Make] = {
     PHE: _phe(phe.phe_values),
     PHE_BATCHED: _phe(phe.phe_batches),
     # FLASHE's peer (Sec. 5.4): SEAL's own moduli, 218 bits, and its plain modulus.
-    BFV_PAPER: partial(peers.bfv, moduli=None, dimension=8192, modulus=1_964_769_281),
+    BFV_PAPER: partial(peers.bfv, dimension=8192, modulus=1_964_769_281),
     BFV: peers.bfv,
     CKKS_PAPER: peers.ckks,
     CKKS: peers.shortest_ckks,
