@@ -57,7 +57,7 @@ def training_step(model: str, plan: Plan) -> Step:
     Its result: {"seconds_per_batch", "batch", "parameters"}.
     """
     repeats = 2 if plan.quick else 5
-    key = f"training-{model}-{BATCH[model]}" + ("-quick" if plan.quick else "")
+    key = f"training-{model}-{BATCH[model]}"
     return Step(key, lambda _say: _train(model, repeats), f"{NAMES[model]}: training")
 
 
@@ -99,7 +99,7 @@ def curves_step(model: str, plan: Plan) -> Step:
     data_dir = plan.data_dir
     # A digest of how it is trained and encrypted.
     digest = hashlib.sha256(repr(COMPARISONS[model]).encode()).hexdigest()
-    key = f"curves-{learned(model, data_dir).name}-{digest[:8]}" + ("-quick" if plan.quick else "")
+    key = f"curves-{learned(model, data_dir).name}-{digest[:8]}"
 
     def work(say: Say) -> Any:
         found = compare(
@@ -240,14 +240,13 @@ class Evaluation:
     link: Wan  # Their network
     prices: Prices  # Of machines and traffic
     batches: int  # That a client trains in an iteration
-    quick: str  # The model that a quick run measures; the others are in proportion
+    quick: str  # The only model of a quick run
 
     def steps(self, of: Callable[[str, Plan], Step]) -> Callable[[Plan], list[Step]]:
         """Everybody's costs at each model, in turns, and training; `of` is the step of a model."""
 
         def steps(plan: Plan) -> list[Step]:
-            models = (self.quick,) if plan.quick else self.models
-            return [of(model, plan) for model in models] + self.training(plan)
+            return [of(model, plan) for model in self.shown(plan)] + self.training(plan)
 
         return steps
 
@@ -255,20 +254,18 @@ class Evaluation:
         """Costs of those names, by model."""
 
         def costs_at(model: str, plan: Plan, found: Found) -> list[Cost]:
-            at, factor = self.stands_for(model, plan)
-            seen = read(found[of(at, plan).key])
-            return [seen[name].scaled(factor) for name in names]
+            seen = read(found[of(model, plan).key])
+            return [seen[name] for name in names]
 
         return costs_at
 
-    def stands_for(self, model: str, plan: Plan) -> tuple[str, float]:
-        """The model that is measured for this one, and how many times its size this one is."""
-        at = self.quick if plan.quick else model
-        return at, VALUES[model] / VALUES[at]
+    def shown(self, plan: Plan) -> tuple[str, ...]:
+        """Models that a run measures."""
+        return (self.quick,) if plan.quick else self.models
 
     def training(self, plan: Plan) -> list[Step]:
         """Seconds of a batch of each model."""
-        return [training_step(model, plan) for model in self.models]
+        return [training_step(model, plan) for model in self.shown(plan)]
 
     def train_s(self, model: str, plan: Plan, found: Found) -> Marked:
         """Seconds that a client trains in an iteration."""
@@ -295,7 +292,7 @@ class Evaluation:
         """
 
         def fill(plan: Plan, found: Found) -> Iterator[Line]:
-            for model in self.models:
+            for model in self.shown(plan):
                 train_s = self.train_s(model, plan, found)
                 for cost in costs(model, plan, found):
                     each = numbers(model, cost, self.iteration(cost, train_s))

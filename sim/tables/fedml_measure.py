@@ -86,7 +86,7 @@ def step(values: int, shares: Sequence[float], plan: Plan) -> Step:
     taken = min(values, longest(plan))
     slug, repeats = "-".join(f"{share:g}" for share in shares), 2 if taken > MANY else plan.repeats
     return Step(
-        f"fedml-turns-{taken}-{slug}" + ("-quick" if plan.quick else ""),
+        f"fedml-turns-{taken}-{slug}",
         lambda say: measure(taken, COHORT, ways_of(taken, shares), repeats, say),
         f"FedML-HE and TenSEAL, {taken:,} values",
     )

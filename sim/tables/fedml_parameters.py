@@ -51,9 +51,9 @@ def cost_of_setups(values: int, repeats: int, say: Say) -> list[dict[str, Any]]:
 
 
 def _step(plan: Plan) -> Step:
-    values, quick = SLOTS * (4 if plan.quick else 16), "-quick" if plan.quick else ""
+    values = SLOTS * (4 if plan.quick else 16)
     return Step(
-        f"fedml-parameters-{values}{quick}",
+        f"fedml-parameters-{values}",
         lambda say: cost_of_setups(values, 1 if plan.quick else 3, say),
         "CKKS by batch and scale",
     )

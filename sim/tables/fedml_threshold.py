@@ -84,7 +84,7 @@ def _values(plan: Plan) -> int:
 def _step(plan: Plan) -> Step:
     values = _values(plan)
     return Step(
-        f"fedml-threshold-{values}" + ("-quick" if plan.quick else ""),
+        f"fedml-threshold-{values}",
         lambda say: measure(values, plan.repeats, say),
         f"threshold and single keys, {values:,} values",
     )

@@ -29,7 +29,7 @@ from flhe_lab.tables.evaluation import NAMES, TOTAL, VALUES, row, work_of
 from flhe_lab.tables.flashe_rounds import EVALUATION, MODELS
 from flhe_lab.tables.headlines import COHORT
 from flhe_lab.tables.phase_costs import FLASHE, read, timed
-from flhe_lab.tables.result import Marked, measured, projected, proportional, sampled
+from flhe_lab.tables.result import Marked, measured, projected, sampled
 from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section
 
 CLIENTS = (20, 40, 80)
@@ -37,9 +37,6 @@ MODES: tuple[Mode, Mode] = ("double", "single")
 
 MODEL = MODELS[-1]
 """Whose seconds Figure 12 has here: those of the others are in proportion."""
-
-SAMPLE = 100_000
-"""Values that a quick run measures for it."""
 
 CROSSOVER_80 = 0.4
 """Dropout rate beyond which single masking is faster among 80 clients, Sec. 6.5."""
@@ -190,7 +187,7 @@ def crossing(
 
 def _dropout_step(plan: Plan) -> Step:
     """Both maskings at all dropout rates."""
-    values, draws = (SAMPLE, 4) if plan.quick else (VALUES[MODEL], 8)
+    values, draws = VALUES[MODEL], 1 if plan.quick else 8
     return Step(
         f"flashe-dropouts-{values}-{draws}",
         lambda say: measure_dropouts(values, draws, say),
@@ -198,17 +195,14 @@ def _dropout_step(plan: Plan) -> Step:
     )
 
 
-def _seconds(taken: float, plan: Plan) -> Marked:
-    """Of the model, of what was measured."""
-    return proportional(measured(taken), VALUES[MODEL] / SAMPLE if plan.quick else 1.0)
-
-
 def _figure_12(plan: Plan, found: Found) -> Iterator[Line]:
     for point in found[_dropout_step(plan).key]:
         where, x = f"dropout {point['dropout']:g}", point["dropout"]
         for mode in MODES:
-            seconds = _seconds(point["seconds"][mode], plan)
-            numbers = {f"HE time, {NAMES[MODEL]}": seconds, MASKS: sampled(point["masks"][mode])}
+            numbers = {
+                f"HE time, {NAMES[MODEL]}": measured(point["seconds"][mode]),
+                MASKS: sampled(point["masks"][mode]),
+            }
             yield Line(where, f"{mode}, {point['clients']} clients", "ours", numbers, x)
 
 
@@ -220,11 +214,11 @@ def _crossovers(plan: Plan, found: Found) -> Iterator[Line]:
         rates = [p["dropout"] for p in mine]
         for what, who, mark in (
             ("masks", "masks, counted", sampled),
-            ("seconds", f"seconds, {NAMES[MODEL]}", sampled if plan.quick else measured),
+            ("seconds", f"seconds, {NAMES[MODEL]}", measured),
         ):
             double, single = ([p[what][mode] for p in mine] for mode in MODES)
             at = crossing(rates, double, single)
-            gap = _seconds(single[0] - double[0], plan) if what == "seconds" else None
+            gap = measured(single[0] - double[0]) if what == "seconds" else None
             yield Line(where, who, "ours", {AT: None if at is None else mark(at), GAP: gap})
     yield Line(f"{CLIENTS[-1]} clients", "text", "paper", {AT: CROSSOVER_80, GAP: GAP_80_S})
 
@@ -240,7 +234,7 @@ def _ahead_step(model: str, plan: Plan) -> Step:
 
 
 def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
-    for model in MODELS:
+    for model in EVALUATION.shown(plan):
         where, seen = row(model), found[_ahead_step(model, plan).key]
         cost, train_s = read(seen)[FLASHE], EVALUATION.train_s(model, plan, found)
         ahead, left = (Marked(*seen[FLASHE][name]) for name in ("prepare", "encrypt_prepared"))
@@ -269,7 +263,7 @@ SECTIONS: Sequence[Section] = (
         Table("flashe-figure-12-crossovers", _crossovers),
     ),
     section(
-        lambda plan: [_ahead_step(model, plan) for model in MODELS] + EVALUATION.training(plan),
+        EVALUATION.steps(_ahead_step),
         Table("flashe-figure-13", _figure_13),
     ),
 )

@@ -163,14 +163,13 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
 
 def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
     """Everybody's cost of a tenth."""
-    at, factor = EVALUATION.stands_for(model, plan)
-    seen = found[_tenth_step(at, plan).key]
+    seen, values = found[_tenth_step(model, plan).key], VALUES[model]
     read = who.read(seen["rows"])
     for name in (PLAIN_TENTH, who.FLASHE_TENTH):
-        yield read[name].scaled(factor)
-    sent, union = seen["sent"] / VALUES[at], seen["union"] / VALUES[at]
+        yield read[name]
+    sent, union = seen["sent"] / values, seen["union"] / values
     whole = read[who.PHE]
-    tenth = Cost(
+    yield Cost(
         PHE_TENTH,
         "peer",
         whole.encrypt_s * sent,
@@ -179,7 +178,6 @@ def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
         whole.upload_bytes * sent + seen["support_bytes"],
         whole.upload_bytes * union + seen["sum_support_bytes"],
     )
-    yield tenth.scaled(factor)
 
 
 def _tenth(model: str, cost: Cost, seen: Round) -> Numbers:

@@ -44,7 +44,7 @@ def _point(setting: Setting, plan: Plan) -> Step:
     if plan.quick and setting != HEADLINE:  # a point of Flower's takes the better part of a minute
         del makes[sums.FLOWERS]
     n, m, d = setting.cohort, setting.values, setting.dropouts / setting.cohort
-    key = f"secagg-{n}-{m}-{d:g}" + ("-quick" if plan.quick else "")
+    key = f"secagg-{n}-{m}-{d:g}"
     repeats = plan.repeats
 
     def work(say: Say) -> dict[str, Any]:
