@@ -159,23 +159,16 @@ def test_a_peak_is_of_its_phase() -> None:
 
 
 def test_what_an_app_holds_is_not_ours() -> None:
-    def ended(node: int, stage: str, phase: str, seconds: float, peak: int) -> dict[str, Any]:
-        known = {"node": node, "stage": stage, "phase": phase}
-        return {**known, "seconds": seconds, "peak_bytes": peak}
-
-    rows = memory._phases(
-        [
-            ended(1, "round", "start", 9.0, 9),
-            ended(1, "round", "encode", 1.0, 500),
-            ended(2, "round", "encode", 3.0, 700),
-            ended(1, "sync", "encrypt", 2.0, 300),
-        ],
-        100,
-    )
-    assert rows == [
-        memory.Held("round: encode", 2.0, 600),
-        memory.Held("sync: encrypt", 2.0, 300),
+    fields = ("stage", "phase", "seconds", "peak_bytes")
+    ended = [
+        ("round", "start", 9.0, 9),
+        ("round", "encode", 1.0, 500),
+        ("round", "encode", 3.0, 700),
+        ("sync", "encrypt", 2.0, 300),
     ]
+    rows = memory._phases([dict(zip(fields, each, strict=True)) for each in ended], 100)
+    found = [("round: encode", 2.0, 600), ("sync: encrypt", 2.0, 300)]
+    assert rows == [memory.Held(*each) for each in found]
 
 
 def test_a_wrong_model_is_an_error() -> None:

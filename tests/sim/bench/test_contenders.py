@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from flhe.schemes.flashe.masking import expected
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.wire.canonical import loads
 from flhe_lab.bench import flower_secagg
-from flhe_lab.bench.contender import Contender, Setting
+from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.flower_secagg import FlowerSecAgg, stayed, update_of
 from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours, checked
 from flhe_lab.bench.peers import bfv, plain_modulus
@@ -33,8 +32,7 @@ from flhe_lab.bench.secure_sums import (
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.bench.times import limits
 from flhe_lab.tables.fedml_measure import bare
-from flhe_lab.tables.fedml_threshold import threshold_contender
-from flhe_lab.tables.flashe_masks import CLIENTS, crossover, masks_made, survivors_of
+from flhe_lab.tables.flashe_masks import CLIENTS, MODES, crossover, masks_made, survivors_of
 from flhe_lab.tables.phase_costs import WHO
 from flhe_lab.variants.secagg import pairwise
 
@@ -45,12 +43,9 @@ SETTING = Setting(1000, 3)
 KEY = phe_keys(512)
 MAKERS = {
     **WHO,
-    "phe, a value each": partial(phe_values, keys=KEY),
-    "phe, batched": partial(phe_batches, keys=KEY),
     "TenSEAL, server weighs": bare("server"),
     "TenSEAL, clients weigh": bare("client"),
     "plain tenth": lambda setting, updates: plain_sparse(setting, updates, 0.1)[0],
-    "shared key": lambda setting, updates: threshold_contender(Setting(1000, 2), updates[:2])[0],
 }
 
 
@@ -92,13 +87,10 @@ def test_samples_stand_for_wholes() -> None:
     assert (batches.projection, batches.upload_bytes) == (39 / 16, 39 * 128)
     assert "from 16 ciphertexts to 39, of 26 values" in (batches.note or "")
     for peer in (values, batches):
-        one, other = ([c.ciphertext(False) for c in part] for part in drawn(peer))
+        parts: list[Any] = [peer.phases["encrypt"]() for _ in range(2)]
+        one, other = ([c.ciphertext(False) for c in part] for part in parts)
         assert len(one) == len(other) == 16
         assert set(one).isdisjoint(other)
-
-
-def drawn(peer: Contender) -> list[Any]:
-    return [peer.phases["encrypt"]() for _ in range(2)]
 
 
 @pytest.mark.parametrize("cohort", [2, 10, 1000])
@@ -143,19 +135,19 @@ def test_phe_without_gmp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- masks, counted ---
 
 
-@pytest.mark.parametrize("members", [4, 20, 40, 80, 1024])
-def test_the_crossover_is_where_both_maskings_cost_the_same(members: int) -> None:
-    at = crossover(members)
-    assert expected("double", members, at) == pytest.approx(expected("single", members, at))
+def test_the_crossover_is_where_both_maskings_cost_the_same() -> None:
+    for members in (4, 20, 40, 80, 1024):
+        double, single = (expected(mode, members, crossover(members)) for mode in MODES)
+        assert double == pytest.approx(single)
     assert crossover(2) == crossover(3) == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3, 0.95])
 def test_counts_agree_with_the_theorem(dropout: float) -> None:
     share, sets = survivors_of(CLIENTS[1], dropout, 400, np.random.default_rng(5))
-    for mode in ("double", "single"):
-        found = masks_made(Flashe(mode).adder(CLIENTS[1]), sets)  # type: ignore[arg-type]
-        assert found == pytest.approx(expected(mode, CLIENTS[1], share), abs=1)  # type: ignore[arg-type]
+    for mode in MODES:
+        found = masks_made(Flashe(mode).adder(CLIENTS[1]), sets)
+        assert found == pytest.approx(expected(mode, CLIENTS[1], share), abs=1)
 
 
 # --- secure aggregation: who takes part, what is checked, and Flower's SecAgg+ as installed ---

@@ -56,9 +56,6 @@ def test_costs_are_of_one_run_and_keep_their_marks() -> None:
     marks = [(cost.encrypt_s.mark, cost.upload_bytes.mark) for cost in costs.values()]
     assert marks == [("sampled", "sampled"), ("measured", "counted"), ("sampled", "counted")]
     assert costs["plain"].upload_bytes.value == 3200
-    twice = costs["FLASHE"].scaled(2.0)
-    assert twice.upload_bytes.value == 2 * costs["FLASHE"].upload_bytes.value
-    assert twice.work_s(3).mark == "sampled"
 
 
 # --- BatchCrypt, ESAFL ---
@@ -220,15 +217,13 @@ def test_a_batch_is_trained_of_the_size_that_is_told(model: str) -> None:
     found = step.work(say)
     assert found["batch"] == evaluation.BATCH[model]
     assert round(found["parameters"], -4) == round(evaluation.VALUES[model], -4)
-    assert (
-        evaluation.batch_s(model, {step.key: found}, QUICK).value == found["seconds_per_batch"] > 0
-    )
+    of_a_batch = evaluation.batch_s(model, {step.key: found}, QUICK)
+    assert of_a_batch.value == found["seconds_per_batch"] > 0
 
 
 def test_training_is_of_the_model_that_the_paper_has() -> None:
     found = fedml_costs.train_resnet(2, 1, 32)
     assert (found["parameters"], found["batch"]) == (fedml_measure.RESNET_50.values, 2)
-    assert found["seconds_per_batch"] > 0
 
 
 def test_other_settings_are_other_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
