@@ -74,6 +74,7 @@ def test_a_contender_has_one_look() -> None:
     )
     assert looks.look("TenSEAL BFV, as in FLASHE") == looks.look("TenSEAL")
     assert looks.look("FLASHE, top 10%").colour == looks.look("FLASHE").colour
+    assert looks.look("SecAgg+, Flower's") == looks.look("Flower")
 
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)

@@ -5,13 +5,13 @@ Ours are `ckks` under one key and `threshold-rlwe`, two of two; beside them TenS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import peers
-from flhe_lab.bench.contender import Contender, Setting, Vector
+from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.federation import Federation
 from flhe_lab.bench.schemes import fedml, fedml_terms
 from flhe_lab.papers.published import MB
@@ -43,10 +43,10 @@ def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey]]:
     return replace(scheme, key_id=keys[0].public.key_id), keys
 
 
-def threshold_contender(
-    setting: Setting, updates: Sequence[Vector]
-) -> tuple[Contender, Callable[[], int]]:
-    """Two parties' sum under a shared key, float32 to float32; then bytes of an answer, once opened."""
+def measure(values: int, repeats: int, say: Say) -> Rows:
+    """Time all three in turns; JSON values."""
+    setting = Setting(values, PARTIES)
+    updates = setting.updates()
     scheme, keys = agreed()
     public, parties = keys[0].public, [Party(scheme, key) for key in keys]
     theirs: list[bytes] = []
@@ -56,24 +56,16 @@ def threshold_contender(
             theirs.append(parties[1].partial(total, (0, 1)))
         return combine(scheme, total, (0, 1), {0: parties[0].partial(total, (0, 1)), 1: theirs[0]})
 
-    terms = fedml_terms(1.0)
-    both = Federation(terms, scheme, lambda rank: ThresholdSealer(scheme, public, rank), opened)
-    made = both.contender(THRESHOLD, setting, updates)
-    return made, lambda: len(theirs[0])
-
-
-def measure(values: int, repeats: int, say: Say) -> Rows:
-    """Time all three in turns; JSON values."""
-    setting = Setting(values, PARTIES)
-    updates = setting.updates()
-    shared, answer_bytes = threshold_contender(setting, updates)
+    both = Federation(
+        fedml_terms(1.0), scheme, lambda rank: ThresholdSealer(scheme, public, rank), opened
+    )
     contenders = {
         SINGLE: fedml(setting, updates),
-        THRESHOLD: shared,
+        THRESHOLD: both.contender(THRESHOLD, setting, updates),
         TENSEAL: peers.shortest_ckks(setting, updates),
     }
     found = timed(contenders, repeats, say)
-    found[THRESHOLD]["answer"] = [answer_bytes(), "counted"]
+    found[THRESHOLD]["answer"] = [len(theirs[0]), "counted"]
     return found
 
 

@@ -150,6 +150,7 @@ def test_numbers_are_short(value: float, said: str) -> None:
     [
         Chart("lines", ("time",), "What to see.", log=True, log_x=True, xlabel="clients"),
         Chart("dots", ("time", "size"), "What to see.", log=True),
+        Chart("dots", ("size",), "What to see."),
         Chart("bars", ("time",), "What to see.", log=True),
     ],
 )
