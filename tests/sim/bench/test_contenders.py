@@ -12,7 +12,6 @@ import pytest
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.agreement.messages import Envelope
 from flhe.schemes.flashe.masking import expected
-from flhe.schemes.flashe.scheme import Flashe
 from flhe.wire.canonical import loads
 from flhe_lab.bench import flower_secagg
 from flhe_lab.bench.contender import Setting
@@ -25,7 +24,7 @@ from flhe_lab.bench.secure_sums import FLOWERS, MAKES, SASH_PLUS, SECAGG_PLUS, c
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.bench.times import limits
 from flhe_lab.tables.fedml_measure import bare
-from flhe_lab.tables.flashe_masks import CLIENTS, MODES, crossover, masks_made, survivors_of
+from flhe_lab.tables.flashe_masks import MODES, crossover
 from flhe_lab.tables.phase_costs import WHO
 from flhe_lab.variants.secagg import pairwise
 
@@ -134,14 +133,6 @@ def test_the_crossover_is_where_both_maskings_cost_the_same() -> None:
         double, single = (expected(mode, members, crossover(members)) for mode in MODES)
         assert double == pytest.approx(single)
     assert crossover(2) == crossover(3) == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.3, 0.95])
-def test_counts_agree_with_the_theorem(dropout: float) -> None:
-    share, sets = survivors_of(CLIENTS[1], dropout, 400, np.random.default_rng(5))
-    for mode in MODES:
-        found = masks_made(Flashe(mode).adder(CLIENTS[1]), sets)
-        assert found == pytest.approx(expected(mode, CLIENTS[1], share), abs=1)
 
 
 # --- secure aggregation: who takes part, what is checked, and Flower's SecAgg+ as installed ---
