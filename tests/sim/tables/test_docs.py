@@ -56,6 +56,9 @@ def test_a_quick_run_has_the_same_tables(section: Section) -> None:
 def test_steps_are_shared() -> None:
     for plan in (QUICK, FULL):
         assert len(runner.steps_of(list(ROUNDS.values()), plan)) == len(steps(plan))
+        assert len(steps(plan)) == (
+            2 if plan.quick else 6
+        )  # costs and training, of one model or three
         keys = {step.key for step in sash_times.SECTIONS[0].steps(plan)}
         assert sash_times.ratio_step(plan).key in keys
     assert next(section.name for section in sections(["sash"])) == "sash-figure-3"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flhe_lab.bench.contender import Setting, part_of
@@ -141,6 +142,8 @@ def test_the_map_has_every_parameter() -> None:
     assert sum(of["part of the whole", layer] for layer in count) == pytest.approx(100)
     tops = sum(of["in the top tenth", layer] * n for layer, n in count.items()) / 15_826
     assert tops == pytest.approx(10, abs=0.02)
+    told = fedml_map.told_of({"one": np.array([1.0, 0.05]), "other": np.array([0.15, 0.3])})
+    assert (told["low"], told["top"]) == (25, pytest.approx(100 / 1.5))
 
 
 # --- FLASHE ---
@@ -187,8 +190,9 @@ def test_a_point_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     data["SASH"] |= {"client": 1.0, "server": 1.0}
     ratio = sash_times.ratio_of(QUICK, {step.key: data}, SECAGG)
     assert (ratio.value, ratio.mark) == (20, "measured")
-    (other,) = sash_times._steps(lambda _plan: [("", 0, Setting(500, 10, 1))])(QUICK)
-    assert FLOWERS not in other.work(say)
+    for plan in (QUICK, FULL):
+        (other,) = sash_times._steps(lambda _plan: [("", 0, Setting(50, 5, 1))])(plan)
+        assert (FLOWERS in other.work(say)) == (plan == FULL)
 
 
 def test_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
