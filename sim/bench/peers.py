@@ -151,10 +151,15 @@ def tenseal_ckks(
 
 
 def ckks(
-    setting: Setting, updates: Sequence[Vector], moduli: Sequence[int] = (), scale: int = SCALE
+    setting: Setting,
+    updates: Sequence[Vector],
+    moduli: Sequence[int] = (),
+    scale: int = SCALE,
+    slots: int = SLOTS,
 ) -> Contender:
-    """CKKS, ring dimension 8192, 4096 values a ciphertext; see `tenseal_ckks`."""
-    return tenseal_ckks(moduli, scale, threads=setting.threads).contender(setting, updates)
+    """CKKS, ring dimension 8192, 4096 values a ciphertext unless said; see `tenseal_ckks`."""
+    made = tenseal_ckks(moduli, scale, slots=slots, threads=setting.threads)
+    return made.contender(setting, updates)
 
 
 def shortest_moduli(cohort: int) -> tuple[int, int]:
@@ -172,19 +177,22 @@ def bfv(
     updates: Sequence[Vector],
     dimension: int = SLOTS,
     modulus: int = 0,
+    slots: int = 0,
 ) -> Contender:
-    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
+    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is, or `slots`.
 
     `modulus` is that of plaintexts, under SEAL's own coefficient moduli. By default all are as short as
     may be: the smallest prime that gives batching and holds the sum of all clients' largest values, and
-    the pair of moduli, the key's last, that leaves room for a sum and its noise.
+    the pair of moduli, the key's last, that leaves room for a sum and its noise. With `slots` the
+    coefficient moduli are SEAL's own in any case.
     """
     ts = tenseal()
     moduli: tuple[int, ...] = ()  # SEAL's own
     if not modulus:
         modulus = plain_modulus(2 * setting.cohort * LEVELS, 2 * dimension)
-        # The noise of a sum of one and the same ciphertext grows with the cohort.
-        moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2
+        if not slots:
+            # The noise of a sum of one and the same ciphertext grows with the cohort.
+            moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2
     context = ts.context(
         ts.SCHEME_TYPE.BFV,
         poly_modulus_degree=dimension,
@@ -193,7 +201,7 @@ def bfv(
         n_threads=setting.threads,
     )
     name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli)) or 'default'}"
-    made = Tenseal(name, context, ts.BFVVector, dimension, LEVELS)
+    made = Tenseal(name, context, ts.BFVVector, slots or dimension, LEVELS)
     about = f"{BITS} bits a value, plain modulus {modulus}, "
     return made.contender(setting, updates, about)
 

@@ -157,14 +157,15 @@ def batchcrypt(
     key_bits: int = DEFAULT_KEY_BITS,
     *,
     subgroup: bool = False,
+    **coding: Any,
 ) -> Contender:
     """BatchCrypt: quantize, batch, draw the powers r^n, multiply; fixed-base tables are made anew.
 
-    A modulus of `key_bits` bits.
+    A modulus of `key_bits` bits; `coding` as in `terms_of`.
     """
     scheme, threads = BatchCrypt(key_bits, subgroup=subgroup), setting.threads
     key = SecretKey.generate(key_bits, subgroup)
-    terms = terms_of(scheme)
+    terms = terms_of(scheme, **coding)
     adder = scheme.adder(setting.cohort, terms.bits, key.public.to_bytes())
     slots = adder.batch
     count = slots.batches(setting.values + terms.trailer_lanes(layout_of(setting.values)))

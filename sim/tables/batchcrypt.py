@@ -1,4 +1,4 @@
-"""BatchCrypt's Tables 1 and 4 and Figures 7 to 9 and 11; ESAFL's Figures 4 to 6 and Table 5.
+"""BatchCrypt's Tables 1 and 4 and Figures 7 to 11; ESAFL's Figures 4 to 6 and Table 5.
 
 Both evaluate nine clients in five data centers. Everybody is measured in one step a model, whichever
 paper asks. Their figures are pictures: `iteration_s` and `traffic_mb` give what texts and tables imply.
@@ -7,19 +7,21 @@ paper asks. Their figures are pictures: `iteration_s` and `traffic_mb` give what
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from flhe.coding.slots import Slots
 from flhe.schemes.batchcrypt.keys import KEY_BITS as ALLOWED
 from flhe_lab.advise import prices, wan
 from flhe_lab.bench.contender import Contender, Setting, part_of
-from flhe_lab.bench.phe import phe_keys, phe_values
+from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values
 from flhe_lab.bench.schemes import batchcrypt
 from flhe_lab.papers.convergence import Projection, billed, reported
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import MB, rows
 from flhe_lab.tables import phase_costs as costs_of
-from flhe_lab.tables.evaluation import NAMES, TOTAL, VALUES, Evaluation, Round
+from flhe_lab.tables.evaluation import NAMES, TOTAL, VALUES, Evaluation, Round, training_step
 from flhe_lab.tables.phase_costs import Cost, read, timed
 from flhe_lab.tables.result import Marked, counted, derived, projected, published
 from flhe_lab.tables.table import (
@@ -227,7 +229,63 @@ def _table_1(plan: Plan, found: Found) -> Iterator[Line]:
         yield Line(row, costs_of.PHE, "paper", dict(zip(COLUMNS_1, theirs, strict=True)))
 
 
+# --- Figure 10: LSTM by bits of a value, with keys as long as the paper's ---
+
+LSTM, KEY_BITS = MODELS[-1], 2048
+BATCH = {8: 200, 16: 100, 32: 50}
+"""Sec. 6.4: bits of a value -> values of a ciphertext, as told."""
+
+PER = "values a ciphertext"
+LARGEST = 0.11
+"""No value of an update is larger."""
+
+
+def slots(bits: int) -> Slots:
+    """How values of so many bits lie in a ciphertext."""
+    return Slots((1 << (bits - 1)) - 1, COHORT, KEY_BITS - 1)
+
+
+def _widths_step(plan: Plan) -> Step:
+    values, sample = VALUES[LSTM], 40_000 if plan.quick else 300_000
+    return Step(
+        f"batchcrypt-widths-{values}-{sample}",
+        lambda say: measure_widths(values, sample, plan.repeats, say),
+        f"BatchCrypt with values of 8, 16 and 32 bits, {values:,} values",
+    )
+
+
+def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str, Any]:
+    """Time ours at the paper's widths, python-paillier on batches of 16 bits; JSON values."""
+    setting = Setting(values, COHORT)
+    updates = setting.updates()
+    contenders: dict[str, Contender] = {}
+    for bits in BATCH:
+        say(f"{bits} bits, making ready")
+        make = partial(batchcrypt, key_bits=KEY_BITS, bits=bits, clip=LARGEST)
+        contenders[f"{bits} bits"] = part_of(make, sample)(setting, updates)
+    contenders[costs_of.PHE_BATCHED] = phe_batches(setting, updates, phe_keys(KEY_BITS))
+    return timed(contenders, repeats, say)
+
+
+def _figure_10(plan: Plan, found: Found) -> Iterator[Line]:
+    costs, train_s = read(found[_widths_step(plan).key]), EVALUATION.train_s(LSTM, plan, found)
+    for bits, told in BATCH.items():
+        row = f"{bits} bits"
+        # python-paillier's costs go with the number of ciphertexts.
+        share = slots(bits).batches(VALUES[LSTM]) / slots(16).batches(VALUES[LSTM])
+        ours = replace(costs[row], who="BatchCrypt (flhe)")
+        for cost in (ours, costs[costs_of.PHE_BATCHED].scaled(share)):
+            numbers = EVALUATION.iteration(cost, train_s).parts
+            numbers |= {TRAFFIC: everybodys_mb(cost), PER: counted(slots(bits).per)}
+            yield Line(row, cost.who, cost.group, numbers)
+        yield Line(row, BATCHCRYPT, "paper", {PER: told})
+
+
 SECTIONS: Sequence[Section] = (
     section(lambda plan: [_keys_step(plan)], Table("batchcrypt-table-1", _table_1)),
+    section(
+        lambda plan: [_widths_step(plan), training_step(LSTM, plan)],
+        Table("batchcrypt-figure-10", _figure_10),
+    ),
     *(found for name, found in ROUNDS.items() if name.startswith("batchcrypt")),
 )

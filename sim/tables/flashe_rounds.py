@@ -42,8 +42,10 @@ PLAIN_BYTES = dict(rows("flashe", "plaintexts"))
 NAMES_2 = (
     who.PHE,
     who.PHE_BATCHED,
+    who.BFV_VALUES,
     who.BFV_PAPER,
     who.BFV,
+    who.CKKS_VALUES,
     who.CKKS_PAPER,
     who.CKKS,
     who.FLASHE,

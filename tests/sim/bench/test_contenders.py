@@ -84,6 +84,12 @@ def test_samples_stand_for_wholes() -> None:
         one, other = ([c.ciphertext(False) for c in part] for part in parts)
         assert len(one) == len(other) == 16
         assert set(one).isdisjoint(other)
+    setting = Setting(160, 10)
+    for name, ring in (("TenSEAL BFV, a value each", 4096), ("TenSEAL CKKS, a value each", 8192)):
+        each = WHO[name](setting, setting.updates())
+        assert (each.projection, each.counted) == (10, False)
+        # Two polynomials, a word a coefficient.
+        assert (each.upload_bytes or 0) > 160 * 2 * ring * 8
 
 
 @pytest.mark.parametrize("cohort", [2, 10, 1000])

@@ -72,6 +72,16 @@ def test_keys_that_are_refused_have_no_batches() -> None:
     assert (costs[phe].group, costs[whole].group) == ("peer", "ours")
 
 
+def test_narrower_values_take_fewer_ciphertexts() -> None:
+    found = phase_costs.read(stored(batchcrypt.measure_widths(700, 700, 1, say)))
+    counts = {bits: batchcrypt.slots(bits).batches(700) for bits in batchcrypt.BATCH}
+    assert found[phase_costs.PHE_BATCHED].upload_bytes == counted(512 * counts[16])
+    for bits, count in counts.items():
+        size = found[f"{bits} bits"].upload_bytes.value
+        assert 0 < size - count * 512 < 512 + 300  # tags and counts
+    assert counts[8] < counts[16] < counts[32]
+
+
 def test_what_is_counted_is_what_is_encrypted() -> None:
     tiny = TABLE_3[0]._replace(values=900)
     rows = {(row["encoding"], row["packed"]): row for row in errors(tiny, 16, 1, say, 64)}
