@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -52,6 +52,10 @@ class Chart:
     log: bool = False  # Logarithmic sizes
     log_x: bool = False  # Logarithmic axis of lines
     xlabel: str = ""  # What the axis of lines is
+
+
+Own = Callable[[Path], None]
+"""In place of a chart: draws the picture at the path that it is given."""
 
 
 # --- the title ---
@@ -104,6 +108,9 @@ def draw(result: Result, path: Path) -> None:
     """Draw a result with a chart into an SVG; ConfigError where it cannot be written."""
     chart = result.chart
     assert chart is not None
+    if not isinstance(chart, Chart):
+        chart(path)
+        return
     shown = [e for e in result.entries if e.what in chart.whats]
     if chart.kind == "lines":
         shown = [e for e in shown if e.x is not None]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from flhe.errors import ConfigError
-from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.chart import Chart, Own
 
 Mark = Literal["counted", "measured", "sampled", "projected", "published", "derived"]
 """Where a number comes from, the firmest first; LEGEND says what each one means."""
@@ -131,7 +131,7 @@ class Result:
     title: str  # What it shows, in a few words
     entries: tuple[Entry, ...]
     """In the order of rows; columns come in the order of their first entry."""
-    chart: Chart | None = None  # How it is drawn; None where it is a table only
+    chart: Chart | Own | None = None  # How it is drawn; None where it is a table only
     notes: tuple[str, ...] = ()  # Setting, what differs from the paper's, what the paper leaves out
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from flhe_lab.tables import (
     phase_costs,
     sash_times,
 )
+from flhe_lab.tables.chart import draw
 from flhe_lab.tables.esafl_packing import AS_COUNTED, AS_WRITTEN, counts, errors
 from flhe_lab.tables.flashe_masks import crossing
 from flhe_lab.tables.result import counted
@@ -143,7 +145,8 @@ def test_a_shared_key_opens_the_same_mean_by_one_more_message() -> None:
     assert 0 < shared["answer"][0] < shared["bytes"][0]
 
 
-def test_the_map_has_every_parameter() -> None:
+def test_the_map_has_every_parameter_and_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     (step,) = fedml_map.FIGURE_5.steps(QUICK)
     (figure,) = fedml_map.FIGURE_5.report(QUICK, {step.key: stored(step.work(say))})
     of = {(e.what, e.row): e.number.value for e in figure.entries}
@@ -152,6 +155,8 @@ def test_the_map_has_every_parameter() -> None:
     assert sum(of["part of the whole", layer] for layer in count) == pytest.approx(100)
     tops = sum(of["in the top tenth", layer] * n for layer, n in count.items()) / 15_826
     assert tops == pytest.approx(10, abs=0.02)
+    draw(figure, tmp_path / "map.svg")
+    assert "convolution 1" in (tmp_path / "map.svg").read_text()
     told = fedml_map.told_of({"one": np.array([1.0, 0.05]), "other": np.array([0.15, 0.3])})
     assert (told["low"], told["top"]) == (25, pytest.approx(100 / 1.5))
 
