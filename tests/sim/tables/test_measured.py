@@ -137,6 +137,21 @@ def test_a_larger_scale_is_nearer_to_the_mean() -> None:
     assert all(row["seconds"] > 0 for row in found)
 
 
+def test_primes_keep_within_what_is_secure() -> None:
+    primes, budget = fedml_parameters.primes, fedml_parameters.BUDGET
+    for ring, scale in ((2048, 14), (2048, 33), (4096, 14), (4096, 52), (8192, 14), (8192, 52)):
+        assert sum(primes(ring, scale)) <= budget[ring]
+        assert fedml_parameters.cipher_of(ring, scale).slots == ring // 2  # TenSEAL takes them
+
+
+def test_learning_goes_through_ciphertexts() -> None:
+    found = fedml_parameters.accuracy((1024, 2048), (33, 52), 1, say, examples=20)
+    assert [each["ring"] for each in found["encrypted"]] == [2048, 4096, 4096]
+    for each in found["encrypted"]:
+        assert each["best"] == pytest.approx(found["clear"], abs=0.02)
+    assert 0 < found["clear"] < 1
+
+
 def test_a_shared_key_opens_the_same_mean_by_one_more_message() -> None:
     found = stored(fedml_threshold.measure(300, 1, say))
     single, shared = found[fedml_threshold.SINGLE], found[fedml_threshold.THRESHOLD]
