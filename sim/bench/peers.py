@@ -151,15 +151,10 @@ def tenseal_ckks(
 
 
 def ckks(
-    setting: Setting,
-    updates: Sequence[Vector],
-    moduli: Sequence[int] = (),
-    scale: int = SCALE,
-    slots: int = SLOTS,
+    setting: Setting, updates: Sequence[Vector], moduli: Sequence[int] = (), **how: Any
 ) -> Contender:
     """CKKS, ring dimension 8192, 4096 values a ciphertext unless said; see `tenseal_ckks`."""
-    made = tenseal_ckks(moduli, scale, slots=slots, threads=setting.threads)
-    return made.contender(setting, updates)
+    return tenseal_ckks(moduli, threads=setting.threads, **how).contender(setting, updates)
 
 
 def shortest_moduli(cohort: int) -> tuple[int, int]:
@@ -169,7 +164,7 @@ def shortest_moduli(cohort: int) -> tuple[int, int]:
 
 def shortest_ckks(setting: Setting, updates: Sequence[Vector]) -> Contender:
     """CKKS without a level to spare: the data's modulus holds a sum of values below 1, and its sign."""
-    return ckks(setting, updates, shortest_moduli(setting.cohort), SHORT_SCALE)
+    return ckks(setting, updates, shortest_moduli(setting.cohort), scale=SHORT_SCALE)
 
 
 def bfv(

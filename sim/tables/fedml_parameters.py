@@ -7,7 +7,7 @@ error of a mean, and in a federation that learns digits, each of whose means goe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -81,32 +81,28 @@ def accuracy(
     `examples` bounds those of each client; 0 for all.
     """
     say("in clear")
-    clear = _learn(lambda models: np.average(models, axis=0, weights=SHARES), rounds, examples)
+    clear = _learn(None, rounds, examples)
     found: dict[str, Any] = {"clear": clear, "rounds": rounds, "encrypted": []}
     for batch, scale in itertools.product(batches, scales):
         ring = 2 * batch
         if min(primes(ring, scale)) >= LEAST[ring]:
             say(f"n = {ring}, {scale} bits")
-            best = _learn(_through(cipher_of(ring, scale)), rounds, examples)
+            best = _learn(cipher_of(ring, scale), rounds, examples)
             found["encrypted"].append({"ring": ring, "scale": scale, "best": best})
     return found
 
 
-Average = Callable[[Sequence[Vector]], Any]
+def _mean(models: Sequence[Vector], cipher: Tenseal | None) -> Any:
+    if cipher is None:
+        return np.average(models, axis=0, weights=SHARES)
+    first, *others = (cipher.encrypt(m, w) for m, w in zip(models, SHARES, strict=True))
+    total = cipher.begin(first)
+    for part in others:
+        cipher.add(total, part)
+    return cipher.opened(cipher.close(total))
 
 
-def _through(cipher: Tenseal) -> Average:
-    def average(models: Sequence[Vector]) -> Any:
-        first, *others = (cipher.encrypt(m, w) for m, w in zip(models, SHARES, strict=True))
-        total = cipher.begin(first)
-        for part in others:
-            cipher.add(total, part)
-        return cipher.opened(cipher.close(total))
-
-    return average
-
-
-def _learn(average: Average, rounds: int, examples: int) -> float:
+def _learn(cipher: Tenseal | None, rounds: int, examples: int) -> float:
     """Best test accuracy of three clients' digits over so many rounds, one epoch each."""
     import torch
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -130,7 +126,7 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
                 models.append(parameters_to_vector(model.parameters()).detach().numpy().copy())
             if not all(np.isfinite(each).all() for each in models):
                 break  # noise has thrown it off its course for good
-            common = torch.from_numpy(average(models).astype(np.float32))
+            common = torch.from_numpy(_mean(models, cipher).astype(np.float32))
             vector_to_parameters(common.clone(), model.parameters())
             best = max(best, evaluate(model, data.test).accuracy)
     return best
@@ -167,19 +163,17 @@ def _lines(plan: Plan, found: Found) -> Iterator[Line]:
     for paper in sorted(TABLE_6, key=lambda paper: paper.scale):
         cost, row, x = costs[paper.batch, paper.scale], f"{paper.scale} bits", float(paper.scale)
         factor = CNN.values / cost["values"]
-        numbers = {
+        numbers: dict[str, Marked | None] = {
             "aggregation": Marked(cost["seconds"] * factor, "sampled"),
             "upload": Marked(cost["bytes"] * factor / MB, "sampled"),
             "largest error": measured(cost["error"]),
+            "test accuracy": changes.get((RING, paper.scale)),
         }
-        if (RING, paper.scale) in changes:
-            numbers["test accuracy"] = changes[RING, paper.scale]
         yield Line(row, f"TenSEAL, {paper.batch} values", "peer", numbers, x)
         filled = 2 * paper.batch
         if filled != RING:
-            who = f"TenSEAL, {paper.batch} values, n = {filled}"
-            change = changes.get((filled, paper.scale))
-            yield Line(row, who, "peer", {"test accuracy": change})
+            change = {"test accuracy": changes.get((filled, paper.scale))}
+            yield Line(row, f"TenSEAL, {paper.batch} values, n = {filled}", "peer", change)
         theirs = {
             "aggregation": paper.seconds,
             "upload": paper.nbytes / MB,
@@ -189,12 +183,8 @@ def _lines(plan: Plan, found: Found) -> Iterator[Line]:
 
 
 def _told(plan: Plan, found: Found) -> dict[str, object]:
-    learned = found[_accuracy_step(plan).key]
-    return {
-        "taken": found[_step(plan).key][0]["values"],
-        "rounds": learned["rounds"],
-        "clear": 100 * learned["clear"],
-    }
+    taken, learned = found[_step(plan).key][0]["values"], found[_accuracy_step(plan).key]
+    return {"taken": taken, "rounds": learned["rounds"], "clear": 100 * learned["clear"]}
 
 
 TABLE_6_SECTION = section(

@@ -88,8 +88,8 @@ def test_samples_stand_for_wholes() -> None:
     for name, ring in (("TenSEAL BFV, a value each", 4096), ("TenSEAL CKKS, a value each", 8192)):
         each = WHO[name](setting, setting.updates())
         assert (each.projection, each.counted) == (10, False)
-        # Two polynomials, a word a coefficient.
-        assert (each.upload_bytes or 0) > 160 * 2 * ring * 8
+        assert each.upload_bytes
+        assert each.upload_bytes > 160 * 2 * ring * 8  # two polynomials, a word a coefficient
 
 
 @pytest.mark.parametrize("cohort", [2, 10, 1000])
