@@ -1,17 +1,14 @@
 """Draw the pictures of `docs/` anew from the numbers beside them, as `flhe tables --redraw` does.
 
-It measures nothing. The reconstructed images of `flhe audit` are in no file, so their picture is
-drawn by the audit alone.
+It measures nothing. The reconstructed images of `flhe audit` and the curves of the analytics example
+are in no file, so those draw their pictures themselves.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
-
-from flhe_app import style
 
 
 def redraw(docs: Path, out: Path) -> list[Path]:
@@ -32,26 +29,4 @@ def redraw(docs: Path, out: Path) -> list[Path]:
     audit.curve(audited["points"], audited["setting"]["shares"], curve)
     private_report.draw(data("what_epsilon_buys"), epsilon)
     privacy.draw(privacy.read_runs(data("privacy_results")["accuracies"]), private)
-    return [
-        *paths,
-        _survival(docs.parent / "examples" / "analytics", out / "analytics-survival.svg"),
-    ]
-
-
-def _survival(example: Path, path: Path) -> Path:
-    """Draw the example's curves: its sums are those of its pooled patients."""
-    import matplotlib as mpl
-    import numpy as np
-
-    sys.path.insert(0, str(example))
-    try:
-        from hospitals import server_app, task  # type: ignore[import-not-found]
-    finally:
-        sys.path.pop(0)
-    tables = [task.patients(hospital) for hospital in range(5)]
-    pooled = {name: np.concatenate([each[name] for each in tables]) for name in tables[0]}
-    asked, _ = task.ASKED["survival"]
-    with mpl.rc_context(style.settings()):
-        server_app.draw(asked.result(task.SCHEMA, asked.answer(task.SCHEMA, pooled)), path)
-    path.write_text(style.adapted(path.read_text(encoding="utf-8")), encoding="utf-8")
-    return path
+    return paths

@@ -36,10 +36,6 @@ def test_all_that_is_drawn_can_be_read_on_light_and_dark_pages() -> None:
     for inks in (*style.COLOURS.values(), style.TEXT, style.MUTED):  # texts have these colours too
         for ink, page in zip(inks, style.PAGE, strict=True):
             assert contrast(ink, page) >= 4.5
-    best = max(
-        min(contrast(f"#{v:02x}{v:02x}{v:02x}", page) for page in style.PAGE) for v in range(256)
-    )
-    assert best < 4.5  # why there is no colour for both
 
 
 def test_colours_stay_apart_for_those_who_see_few_hues() -> None:
@@ -74,6 +70,7 @@ def test_a_contender_has_one_look() -> None:
     )
     assert looks.look("TenSEAL BFV, as in FLASHE") == looks.look("TenSEAL")
     assert looks.look("FLASHE, top 10%").colour == looks.look("FLASHE").colour
+    assert looks.look("SecAgg+, Flower's") == looks.look("Flower")
 
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
@@ -99,7 +96,7 @@ def test_nobody_draws_outside_the_style() -> None:
 
 def test_titles_are_sentences_without_numbers_by_hand() -> None:
     tables = {name: table for name, table in declarations().items() if "chart" in table}
-    assert len(tables) > 35
+    assert len(tables) > 25
     for name, table in tables.items():
         says = table["chart"]["says"]
         words = NUMBER.sub("N", says)

@@ -89,15 +89,12 @@ class Contender:
     """Repeats beyond which waiting for it teaches nothing. With 1 no turn warms it up."""
     projection: float = 1.0
     """Factor from what is run to what it stands for; names and notes of samples say "projected"."""
-    before: Work | None = None  # What precedes each turn and is not clocked
     counted: bool = True
-    """Whether bytes, or seconds of its last phase, are of all that it stands for, not projected too."""
+    """Whether bytes are of all that it stands for, not projected too."""
     threads: int = 0  # Processors that it has; 0: as many as the others
 
     def turn(self) -> Laps:
         """Do everything once; seconds by phase."""
-        if self.before is not None:
-            self.before()
         laps = Laps()
         for phase, work in self.phases.items():
             began = time.perf_counter()

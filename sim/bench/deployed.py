@@ -24,8 +24,9 @@ from flhe_app.outcome import Tail
 from flhe_app.shelf import serving
 from flhe_app.superlink import LOOK_S, Value
 from flhe_lab.bench import synthetic
-from flhe_lab.bench.laps import Lap, Row, contenders, in_turns, whole
-from flhe_lab.bench.turns import Progress, silent
+from flhe_lab.bench.contender import Contender, Laps
+from flhe_lab.bench.laps import ROUND, contenders, lap, whole
+from flhe_lab.bench.turns import Measured, Progress, measure, silent
 from flhe_lab.rehearsal.app import SITES, deployed, wait
 from flhe_lab.rehearsal.logs import Logs, Say, kept_logs
 from flhe_lab.rehearsal.machines import Machines, run_words
@@ -116,8 +117,8 @@ def strategy(name: str, clients: int, max_examples: int, on_round: OnRound) -> F
 
 def bench(
     schemes: Sequence[str], setting: Setting, say: Say, progress: Progress = silent
-) -> list[Row]:
-    """Time rounds of plain FedAvg, and then of each scheme; `say` is told what takes long.
+) -> dict[str, Measured]:
+    """Time rounds of plain FedAvg and of each scheme, in turns; `say` is told what takes long.
 
     Raises ConfigError: an unknown scheme. FlheError: a process or a run failed.
     """
@@ -125,10 +126,9 @@ def bench(
     with temporary() as scratch, kept_logs(scratch, say) as logs:
         say("setting up a SuperLink and three sites")
         with _up(names, setting, scratch, logs) as machines:
-            runs = {name: Run(name, setting, machines, scratch / f"run-{name}") for name in names}
-            return in_turns(
-                {name: run.turn for name, run in runs.items()}, setting.repeats, progress
-            )
+            runs = [Run(name, setting, machines, scratch / f"run-{name}") for name in names]
+            taking = [Contender(run.name, {ROUND: run.turn}) for run in runs]
+            return measure(taking, setting.repeats, progress)
 
 
 @contextmanager
@@ -178,7 +178,7 @@ class Run:
     _waited: float = 0.0
     _tail: Tail | None = field(default=None, repr=False)
 
-    def turn(self) -> Lap:
+    def turn(self) -> Laps:
         """Let it go on until its next report."""
         if self._tail is None:
             self._submit()
@@ -193,7 +193,7 @@ class Run:
                     self._round = event["round"]
                     whole(self.name, self._round, event["survivors"], len(SITES))
                     phases = ((phase["name"], phase["seconds"]) for phase in event["phases"])
-                    return Lap.of(event["wall_s"], phases, self._waited)
+                    return lap(event["wall_s"], phases, self._waited)
                 if event["event"] == "failed":
                     why = self.machines.logs.why("superlink", *SITES)
                     raise FlheError(f"the run with {self.name} failed: {event['error']}{why}")

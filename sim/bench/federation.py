@@ -69,13 +69,11 @@ def uploads(
     exact: Sequence[NDArray[Any]],
     *,
     ranks: Sequence[int],
-    add: Callable[[Sealed, Sealed], object] | None = None,
     **known: Any,
 ) -> Contender:
-    """A contender of `ranks`, who upload.
+    """A contender of `ranks`, who upload; `known` as in `Contender`.
 
     `seal` makes a rank's upload, `opened` the float32 mean of a closed sum; `exact` is what that is of.
-    `add` is given (running sum, upload): less than the adder's own. `known` as in `Contender`.
     """
     parts = [seal(rank) for rank in ranks]
     total: Sealed | None = None
@@ -86,12 +84,11 @@ def uploads(
     # `add` is timed on a running sum of its own: what it holds does not matter, its size does.
     running = adder.add(None, replace(parts[0], senders=(0,)))
     more = replace(parts[1], senders=(1,))
-    fold = add or (lambda sums, part: adder.add(replace(sums), part))
     known = {"upload_bytes": nbytes(parts[0]), "sum_bytes": nbytes(closed), **known}
     return averaging(
         name,
         lambda: seal(ranks[0]),
-        lambda: fold(running, more),
+        lambda: adder.add(replace(running), more),
         lambda: opened(closed),
         exact,
         **known,
@@ -107,7 +104,6 @@ class Federation:
     sealer: Callable[[int], Sealer]  # Rank -> what encrypts one update of it
     opened: Callable[[Sealed], NDArray[Any]]  # Closed sum -> lanes
     key: bytes = b""  # Of the tags of a sum; none where its sealers make none
-    add: Callable[[Sealed, Sealed], object] | None = None  # As in `uploads`
 
     def encoder(self, setting: Setting, updates: Sequence[Vector]) -> Callable[[int], Plain]:
         """Rank -> what its sealer is given."""
@@ -149,7 +145,6 @@ class Federation:
             self.decoder(setting),
             [updates[rank] for rank in ranks],
             ranks=ranks,
-            add=self.add,
             **known,
         )
 

@@ -26,20 +26,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.common.secure_aggregation.crypto.shamir import create_shares
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt, generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
 from flwr.compat.common import recorddict_compat as compat
 from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow, constant
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
-from flwr.supercore.primitives.asymmetric import (
-    bytes_to_public_key,
-    generate_key_pairs,
-    private_key_to_bytes,
-    public_key_to_bytes,
-)
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
@@ -50,36 +41,25 @@ from flhe_lab.bench.host import quiet
 MAX_WEIGHT = 1000.0
 CLIP = 8.0
 LEVELS = 1 << 22
-MODULUS = 1 << 32
-"""Flower's defaults."""
+"""Flower's defaults: largest weight and value, and steps between such values."""
 
 
 class FlowerSecAgg:
-    """A whole round, every client of it real.
+    """A whole round, every client of it real; everybody shares both secrets with all others.
 
-    A secret is shared among `shares` clients, its owner included: all of them for the complete graph,
-    else an odd number (Flower's SecAgg+ needs an even number of neighbours); more than half open it.
-
-    Making one runs it up to the last reply, which takes N clients' time. `client` and `server` then
-    give the seconds of one of them; the mean is checked each time that `server` ends.
+    Making one runs it up to its end, which takes N clients' time. `client` and `server` then give the
+    seconds of one of them; the mean is checked each time that `server` ends.
 
     Raises FlheError: the workflow halted, or the mean is not the mean.
     """
 
-    projected = False
-
-    def __init__(self, setting: Setting, shares: int) -> None:
+    def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        work: Any = SecAggPlusWorkflow(
-            shares,
-            shares // 2 + 1,
-            max_weight=MAX_WEIGHT,
-            clipping_range=CLIP,
-            quantization_range=LEVELS,
-            modulus_range=MODULUS,
-        )
+        work: Any = SecAggPlusWorkflow(setting.cohort, setting.cohort // 2 + 1)
         self._workflow = work
-        self._context, self._strategy = context_for(setting.cohort)
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # of all messages
+        self._strategy = Strategy(dict.fromkeys(range(FIRST, FIRST + setting.cohort)))
+        self._context = legacy_context(self._strategy)
         clients, state = Clients(setting), WorkflowState()
         replies, stages = grid(clients), (work.setup_stage, work.share_keys_stage)
         with quiet():
@@ -87,9 +67,8 @@ class FlowerSecAgg:
                 need(stage(replies, self._context, state))
             self._state = copy.deepcopy(state)
             need(work.unmask_stage(replies, self._context, state))
-        self._check()
         self._replies = clients.replies
-        self._seconds = [clients.clients[node].seconds for node in stayed(setting)]
+        self._seconds = [clients.seconds[node] for node in stayed(setting)]
 
     def client(self) -> Laps:
         """Seconds of one client that stayed, all stages; each call gives another client's."""
@@ -98,7 +77,14 @@ class FlowerSecAgg:
 
     def server(self) -> Laps:
         """Seconds of `unmask_stage` on the replies that were collected."""
-        seconds = _unmask(self._workflow, self._context, self._state, self._replies)
+        state = copy.deepcopy(self._state)  # the stage uses it up
+        with quiet():
+            began = time.perf_counter()
+            done = self._workflow.unmask_stage(
+                grid(lambda _all: self._replies), self._context, state
+            )
+            seconds = time.perf_counter() - began
+        need(done)
         self._check()
         return Laps(server=seconds)
 
@@ -108,124 +94,6 @@ class FlowerSecAgg:
         # Each client's rounding errs by less than a level, of a value times its weight's rounding.
         if not error <= 2 * CLIP / LEVELS * 1.5:
             raise FlheError(f"legacy SecAgg+: its mean is off by {error:.3g}: times mean nothing")
-
-
-class Projection:
-    """One real client among stand-ins, and the server's time from its parts.
-
-    Unmasking takes minutes to hours for hundreds of clients, because every share that arrives is
-    interpolated, in Python. So the same stage is run for one and two owners of shares, as many shares
-    each as neighbours remain on average, and added up: the loop over owners has no other terms. The
-    client is the whole mod; who sends it keys and shares did nothing else.
-    """
-
-    projected = True
-
-    def __init__(self, setting: Setting, shares: int) -> None:
-        self.setting, self._shares, self._threshold = setting, shares, shares // 2 + 1
-        self._stayed = len(setting.survivors)
-        given = max(round(shares * self._stayed / setting.cohort), self._threshold)
-        self._workflow = SecAggPlusWorkflow(shares, self._threshold)
-        pair = generate_key_pairs()
-        public, secret = public_key_to_bytes(pair[1]), private_key_to_bytes(pair[0])
-        self._nodes = list(range(FIRST, FIRST + shares))
-        self._keys = {node: [public, public] for node in self._nodes}
-        self._seed = create_shares(bytes(range(32)), self._threshold, given)
-        self._key = create_shares(secret, self._threshold, given)
-        self._context, _ = context_for(setting.cohort)
-
-    def client(self) -> Laps:
-        """Seconds of one client, all stages."""
-        return Laps(client=_lone_client(self.setting, self._shares))
-
-    def server(self) -> Laps:
-        """Seconds that the whole stage would take; see the module."""
-        one, two, mixed = (self._run(*who) for who in ((1, 0), (2, 0), (1, 1)))
-        stayed, gone = max(two - one, 0.0), max(mixed - one, 0.0)
-        whole = one + (self._stayed - 1) * stayed + self.setting.dropouts * gone
-        return Laps(server=whole)
-
-    def _run(self, stayed: int, gone: int) -> float:
-        """Seconds with so many owners that stayed and that are gone; others know nothing."""
-        owners = self._nodes[: stayed + gone]
-        state = WorkflowState()
-        state.sampled_node_ids = set(owners)
-        state.active_node_ids = set(owners[:stayed])
-        state.nid_to_neighbours = {node: set(self._nodes) for node in owners}
-        state.nid_to_publickeys = self._keys
-        state.threshold = self._threshold
-        state.mod_range, state.clipping_range, state.quantization_range = MODULUS, CLIP, LEVELS
-        # As the sum arrives: int64, the weights in front.
-        state.aggregate_ndarrays = [
-            np.array([LEVELS * stayed]),
-            np.arange(self.setting.values, dtype=np.int64),
-        ]
-        replies = []
-        for seed, key, node in zip(self._seed, self._key, self._nodes, strict=False):
-            shares = [seed] * stayed + [key] * gone
-            reply = message_to(node, {Key.NODE_ID_LIST: owners, Key.SHARE_LIST: shares})
-            replies.append(Message(reply.content, reply_to=reply))
-        return _unmask(self._workflow, self._context, state, replies)
-
-
-def _lone_client(setting: Setting, shares: int) -> float:
-    """One real client, whose neighbours made keys and nothing else."""
-    client = Client(setting, FIRST)
-
-    def tell(stage: str, fields: dict[str, Any]) -> Any:
-        return configs_of(client.handle(message_to(FIRST, {Key.STAGE: stage, **fields})))
-
-    publics = tell(
-        Stage.SETUP,
-        {
-            Key.SAMPLE_NUMBER: setting.cohort,
-            Key.SHARE_NUMBER: shares,
-            Key.THRESHOLD: shares // 2 + 1,
-            Key.CLIPPING_RANGE: CLIP,
-            Key.TARGET_RANGE: LEVELS,
-            Key.MOD_RANGE: MODULUS,
-            Key.MAX_WEIGHT: MAX_WEIGHT,
-        },
-    )
-    mine = [publics[Key.PUBLIC_KEY_1], publics[Key.PUBLIC_KEY_2]]
-    others = range(FIRST + 1, FIRST + shares)
-    pairs = {node: (generate_key_pairs(), generate_key_pairs()) for node in others}
-    keys = {str(n): [public_key_to_bytes(p[1]) for p in both] for n, both in pairs.items()}
-    tell(Stage.SHARE_KEYS, {str(FIRST): mine, **keys})
-    # A share is 4 bytes of index and 16 for each of the secret's blocks, padding included.
-    sizes = [
-        4 + 16 * (len(secret) // 16 + 1)
-        for secret in (bytes(32), private_key_to_bytes(pairs[others[0]][0][0]))
-    ]
-    boxes = [
-        encrypt(
-            generate_shared_key(pairs[node][1][0], bytes_to_public_key(mine[1])),
-            share_keys_plaintext_concat(node, FIRST, *(bytes(size) for size in sizes)),
-        )
-        for node in others
-    ]
-    tell(Stage.COLLECT_MASKED_VECTORS, {Key.CIPHERTEXT_LIST: boxes, Key.SOURCE_LIST: list(others)})
-    gone = round(len(others) * setting.dropouts / setting.cohort)
-    nodes = [FIRST, *others]
-    tell(
-        Stage.UNMASK,
-        {
-            Key.ACTIVE_NODE_ID_LIST: nodes[: len(nodes) - gone],
-            Key.DEAD_NODE_ID_LIST: nodes[len(nodes) - gone :],
-        },
-    )
-    return client.seconds
-
-
-def _unmask(workflow: Any, context: Any, state: Any, replies: list[Any]) -> float:
-    """Seconds of the stage on a copy of `state`, which it uses up."""
-    state = copy.deepcopy(state)
-    with quiet():
-        began = time.perf_counter()
-        done = workflow.unmask_stage(grid(lambda _messages: replies), context, state)
-        seconds = time.perf_counter() - began
-    need(done)
-    return seconds
 
 
 FIRST = 1000
@@ -243,33 +111,6 @@ def stayed(setting: Setting) -> list[int]:
     return [FIRST + rank for rank in setting.survivors]
 
 
-class Client:
-    """One client: Flower's mod around a training function that trains nothing."""
-
-    def __init__(self, setting: Setting, node: int) -> None:
-        self._setting = setting
-        self._context = Context(1, node, {}, RecordDict(), {})
-        self.seconds = 0.0
-
-    def handle(self, message: Any) -> Any:
-        """Give the message to the mod; its seconds add up, training's are not among them."""
-        # The mod takes fields out of what it is given, and the workflow gives all clients one record.
-        records: dict[str, Any] = dict(message.content)
-        for name, found in message.content.config_records.items():
-            records[name] = ConfigRecord(dict(found), False)
-        message.content = RecordDict(records)
-        trained: Any = None
-        if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
-            update = ndarrays_to_parameters([update_of(self._setting, self._context.node_id)])
-            # As many examples as the largest weight, so that the weight costs no precision.
-            result = FitRes(Status(Code.OK, ""), update, int(MAX_WEIGHT), {})
-            trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
-        began = time.perf_counter()
-        out = secaggplus_mod(message, self._context, lambda _msg, _ctx: trained)
-        self.seconds += time.perf_counter() - began
-        return out
-
-
 Replies = Callable[[Iterable[Any]], list[Any]]
 """Messages -> their replies."""
 
@@ -280,26 +121,48 @@ def grid(replies: Replies) -> Any:
 
 
 class Clients:
-    """Hands each message to its client's mod; clients that dropped out answer with an error."""
+    """Flower's mod of every client, around a training function that trains nothing.
+
+    Clients that dropped out answer with an error from the third stage on. `seconds` of a node are the
+    mod's, all stages together.
+    """
 
     def __init__(self, setting: Setting) -> None:
         nodes = range(FIRST, FIRST + setting.cohort)
-        self.clients = {node: Client(setting, node) for node in nodes}
+        self._setting, self._stage = setting, 0
+        self._contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in nodes}
+        self.seconds = dict.fromkeys(nodes, 0.0)
         self.replies: list[Any] = []
-        self._stayed = stayed(setting)
-        self._stage = 0
 
     def __call__(self, messages: Iterable[Any]) -> list[Any]:
         """Replies of one stage."""
         self._stage += 1
-        self.replies = []
-        for message in messages:
-            node = message.metadata.dst_node_id
-            if self._stage >= 3 and node not in self._stayed:
-                self.replies.append(Message(Error(5, "gone"), reply_to=message))
-            else:
-                self.replies.append(self.clients[node].handle(message))
+        there = set(self.seconds) if self._stage < 3 else set(stayed(self._setting))
+        self.replies = [
+            self._handle(message)
+            if message.metadata.dst_node_id in there
+            else Message(Error(5, "gone"), reply_to=message)
+            for message in messages
+        ]
         return self.replies
+
+    def _handle(self, message: Any) -> Any:
+        node = message.metadata.dst_node_id
+        # The mod takes fields out of what it is given, and the workflow gives all clients one record.
+        records: dict[str, Any] = dict(message.content)
+        for name, found in message.content.config_records.items():
+            records[name] = ConfigRecord(dict(found), False)
+        message.content = RecordDict(records)
+        trained: Any = None
+        if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
+            update = ndarrays_to_parameters([update_of(self._setting, node)])
+            # As many examples as the largest weight, so that the weight costs no precision.
+            result = FitRes(Status(Code.OK, ""), update, int(MAX_WEIGHT), {})
+            trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
+        began = time.perf_counter()
+        out = secaggplus_mod(message, self._contexts[node], lambda _msg, _ctx: trained)
+        self.seconds[node] += time.perf_counter() - began
+        return out
 
 
 class Strategy:
@@ -326,13 +189,6 @@ class Strategy:
         return None, {}
 
 
-def context_for(cohort: int) -> tuple[Any, Strategy]:
-    """A LegacyContext, and the strategy in it."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages need them
-    strategy = Strategy(dict.fromkeys(range(FIRST, FIRST + cohort)))
-    return legacy_context(strategy), strategy
-
-
 def legacy_context(strategy: Any) -> Any:
     """A LegacyContext in round 1 around what the workflow takes for a strategy."""
     state = RecordDict()
@@ -342,12 +198,6 @@ def legacy_context(strategy: Any) -> Any:
     state.array_records[constant.MAIN_PARAMS_RECORD] = arrays
     manager: Any = SimpleNamespace(num_available=lambda: 0)  # nobody counts them here
     return LegacyContext(Context(1, 0, {}, state, {}), strategy=strategy, client_manager=manager)
-
-
-def message_to(node: int, fields: dict[str, Any]) -> Any:
-    """A message of the workflow to a client."""
-    content = RecordDict({RECORD_KEY_CONFIGS: ConfigRecord(fields, False)})
-    return Message(content=content, dst_node_id=node, message_type="train", group_id="1")
 
 
 def configs_of(message: Any) -> Any:

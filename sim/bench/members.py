@@ -54,8 +54,6 @@ def update_of(setting: Setting, rank: int) -> NDArray[np.int32]:
 class Members:
     """A group that is made up: its identities by rank, and the epoch of rank 0."""
 
-    projected = False
-
     def __init__(self, setting: Setting) -> None:
         self.setting, size = setting, setting.cohort
         # Keys of members who are made up; they guard nothing.

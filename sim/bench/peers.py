@@ -30,9 +30,6 @@ SCALE = 40
 SHORT_SCALE = 33
 """Bits of the shortest CKKS's scale: errors of a sum stay below a step of 16 bits."""
 
-BFV_MODULI = (36, 36, 37)
-"""SEAL's own for this dimension."""
-
 BFV_NOISE_BITS = 14
 """Room for the noise of one ciphertext of this dimension."""
 
@@ -41,9 +38,6 @@ BITS = 16
 
 LEVELS = (1 << (BITS - 1)) - 1
 REPEATS = 5
-SAMPLE = 16
-"""Ciphertexts that are run where each has one value: an update would take gigabytes."""
-
 Weighs = Literal["", "client", "server"]
 
 
@@ -91,22 +85,13 @@ class Tenseal:
         )
 
     def contender(
-        self,
-        setting: Setting,
-        updates: Sequence[Vector],
-        about: str = "",
-        *,
-        sample: int = 0,
-        alike: bool = True,
+        self, setting: Setting, updates: Sequence[Vector], about: str = "", *, alike: bool = True
     ) -> Contender:
         """It, at work on `updates`.
 
-        `about` is what its note says of the parameters. Of an update at most `sample` ciphertexts are
-        run, the rest being projected; 0 for all. With `alike` all upload client 0's ciphertexts.
+        `about` is what its note says of the parameters. With `alike` all upload client 0's ciphertexts.
         """
-        whole = -(-setting.values // self.slots)
-        count = min(sample or whole, whole)
-        mine = [updates[j][: count * self.slots] for j in setting.survivors]
+        mine = [updates[j] for j in setting.survivors]
         weight, divisor = 1 / len(mine), 1 if self.weighs else len(mine)
         first = self.encrypt(mine[0], weight)
         parts = [first] * len(mine) if alike else [self.encrypt(u, weight) for u in mine]
@@ -116,7 +101,6 @@ class Tenseal:
         closed = self.close(total)
         size = sum(len(each) if self.wire else len(each.serialize()) for each in first)
         whose = "every client uploads client 0's" if alike else "every client its own"
-        projected = f"projected from {count}, " if count < whole else ""
         made = averaging(
             self.name,
             lambda: self.encrypt(mine[0], weight),
@@ -124,13 +108,11 @@ class Tenseal:
             lambda: (self.opened(closed) / divisor).astype(np.float32),
             mine[:1] if alike else mine,
             kind="peer",
-            note=f"TenSEAL {tenseal().__version__}, {about}{projected}{whole} ciphertexts, {whose}; "
+            note=f"TenSEAL {tenseal().__version__}, {about}{len(first)} ciphertexts, {whose}; "
             f"at most {REPEATS} repeats",
-            upload_bytes=round(size * whole / count),
+            upload_bytes=size,
             sum_bytes=sum(map(len, closed)) if self.wire else None,
             max_repeats=REPEATS,
-            projection=whole / count,
-            counted=count == whole,
         )
         if self.wire:
             close: dict[str, Work] = {"close": lambda: self.close(running)}
@@ -165,21 +147,14 @@ def tenseal_ckks(
     context.global_scale = 2.0**scale
     name = f"tenseal-ckks-{dimension}-{'-'.join(map(str, moduli)) or 'default'}"
     name += "" if scale == SCALE else f", scale 2^{scale}"
-    name += " a value" if slots == 1 else ""
     return Tenseal(name, context, ts.CKKSVector, slots or dimension // 2, **how)
 
 
 def ckks(
-    setting: Setting, updates: Sequence[Vector], moduli: Sequence[int] = (), scale: int = SCALE
+    setting: Setting, updates: Sequence[Vector], moduli: Sequence[int] = (), **how: Any
 ) -> Contender:
-    """CKKS, ring dimension 8192, 4096 values a ciphertext; see `tenseal_ckks`."""
-    return tenseal_ckks(moduli, scale, threads=setting.threads).contender(setting, updates)
-
-
-def ckks_values(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    """CKKS as in FLASHE, Sec. 5.4, with a value a ciphertext: a sample, of bytes too."""
-    each = tenseal_ckks(slots=1, threads=setting.threads)
-    return each.contender(setting, updates, sample=SAMPLE)
+    """CKKS, ring dimension 8192, 4096 values a ciphertext unless said; see `tenseal_ckks`."""
+    return tenseal_ckks(moduli, threads=setting.threads, **how).contender(setting, updates)
 
 
 def shortest_moduli(cohort: int) -> tuple[int, int]:
@@ -189,44 +164,41 @@ def shortest_moduli(cohort: int) -> tuple[int, int]:
 
 def shortest_ckks(setting: Setting, updates: Sequence[Vector]) -> Contender:
     """CKKS without a level to spare: the data's modulus holds a sum of values below 1, and its sign."""
-    return ckks(setting, updates, shortest_moduli(setting.cohort), SHORT_SCALE)
+    return ckks(setting, updates, shortest_moduli(setting.cohort), scale=SHORT_SCALE)
 
 
 def bfv(
     setting: Setting,
     updates: Sequence[Vector],
-    moduli: tuple[int, ...] | None = (),
     dimension: int = SLOTS,
     modulus: int = 0,
     slots: int = 0,
 ) -> Contender:
-    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
+    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is, or `slots`.
 
-    Raises ConfigError: a plain modulus that sums exceed.
-
-    `moduli` are bits of the coefficient moduli, the key's last: by default the shortest pair that
-    leaves room for a sum and its noise; None for SEAL's own. `modulus` is that of plaintexts, 0 for the
-    smallest prime that gives batching and holds the sum of all clients' largest values. `slots` says
-    where a ciphertext has fewer values.
+    `modulus` is that of plaintexts, under SEAL's own coefficient moduli. By default all are as short as
+    may be: the smallest prime that gives batching and holds the sum of all clients' largest values, and
+    the pair of moduli, the key's last, that leaves room for a sum and its noise. With `slots` the
+    coefficient moduli are SEAL's own in any case.
     """
     ts = tenseal()
-    most = 2 * setting.cohort * LEVELS
-    modulus = modulus or plain_modulus(most, 2 * dimension)
-    if moduli == ():
-        # The noise of a sum of one and the same ciphertext grows with the cohort.
-        moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2
+    moduli: tuple[int, ...] = ()  # SEAL's own
+    if not modulus:
+        modulus = plain_modulus(2 * setting.cohort * LEVELS, 2 * dimension)
+        if not slots:
+            # The noise of a sum of one and the same ciphertext grows with the cohort.
+            moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2
     context = ts.context(
         ts.SCHEME_TYPE.BFV,
         poly_modulus_degree=dimension,
         plain_modulus=modulus,
-        coeff_mod_bit_sizes=list(moduli or ()),  # none: SEAL's own
+        coeff_mod_bit_sizes=list(moduli),
         n_threads=setting.threads,
     )
-    name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli or ('default',)))}"
-    name += " a value" if slots == 1 else ""
+    name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli)) or 'default'}"
     made = Tenseal(name, context, ts.BFVVector, slots or dimension, LEVELS)
     about = f"{BITS} bits a value, plain modulus {modulus}, "
-    return made.contender(setting, updates, about, sample=SAMPLE if slots else 0)
+    return made.contender(setting, updates, about)
 
 
 def plain_modulus(above: int, step: int) -> int:
@@ -242,7 +214,6 @@ def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
     keys = phe_keys()
     return [
         *(ckks(setting, updates, moduli) for moduli in MODULI),
-        bfv(setting, updates, BFV_MODULI),
         bfv(setting, updates),
         *(make(setting, updates, keys) for make in (phe_values, phe_batches)),
     ]

@@ -8,7 +8,6 @@ varies, since every ciphertext costs the same; rows and notes say "projected" al
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -40,13 +39,12 @@ def sampled(
     samples: Sequence[Vector],
     encrypt: Callable[[Vector], list[Any]],
     opened: Callable[[Sequence[Any]], Vector],
-    add: Callable[[Any, Any], Any] = operator.add,
     **known: Any,
 ) -> Contender:
     """A contender whose ciphertexts are added one by one; `known` as in `Contender`."""
 
     def added(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-        return [add(a, b) for a, b in zip(one, other, strict=True)]
+        return [a + b for a, b in zip(one, other, strict=True)]
 
     parts = [encrypt(sample) for sample in samples]
     total = functools.reduce(added, parts)

@@ -31,11 +31,12 @@ from flhe.strategies.report import OnRound, RoundReport
 from flhe.testing import InProcessGrid
 from flhe_app.tasks import TASKS, task_named
 from flhe_app.tasks.base import new_model
+from flhe_lab.bench.contender import Contender, Laps
 from flhe_lab.bench.deployed import strategy
 from flhe_lab.bench.host import pinned, quiet, torch_threads
-from flhe_lab.bench.laps import Lap, Row, contenders, in_turns, whole
+from flhe_lab.bench.laps import APPS, BESIDES, PROCESSOR, ROUND, contenders, lap, whole
 from flhe_lab.bench.synthetic import generated
-from flhe_lab.bench.turns import Progress, silent
+from flhe_lab.bench.turns import Measured, Progress, measure, silent
 from flhe_lab.papers import curves
 
 SEED, RATE, BATCH = 20, 0.01, 32
@@ -47,8 +48,8 @@ CAPTION = (
     "training and evaluation, in processor seconds. Besides them: the rest of the round."
 )
 
-Seconds = dict[tuple[str, int], float]
-"""(kind of message, round) -> seconds of all apps together."""
+Seconds = dict[int, float]
+"""Round -> seconds of all apps together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Turns:
         self._thread = threading.Thread(target=self._run, name=f"server-{self.name}", daemon=True)
         self._thread.start()
 
-    def turn(self) -> Lap:
+    def turn(self) -> Laps:
         """Let the run go on until the next report."""
         gc.collect()  # nobody cleans up after another one
         busy = time.process_time()
@@ -108,8 +109,8 @@ class Turns:
         busy = time.process_time() - busy
         whole(self.name, report.round, report.survivors, self.clients)
         phases = ((phase.name, phase.seconds) for phase in report.phases)
-        own = {f"{kind}_s": self.seconds[kind, report.round] for kind in ("train", "evaluate")}
-        return Lap.of(report.wall_s, phases, waited, **own, cpu_s=busy, loss=report.loss)
+        taken, apps = lap(report.wall_s, phases, waited), self.seconds[report.round]
+        return Laps(taken | {APPS: apps, PROCESSOR: busy, BESIDES: taken[ROUND] - apps})
 
     def end(self) -> None:
         """End the run, wherever it waits."""
@@ -136,8 +137,10 @@ class Turns:
             raise _Over
 
 
-def bench(schemes: Sequence[str], setting: Setting, progress: Progress = silent) -> list[Row]:
-    """Time rounds of plain FedAvg, and then of each scheme.
+def bench(
+    schemes: Sequence[str], setting: Setting, progress: Progress = silent
+) -> dict[str, Measured]:
+    """Time rounds of plain FedAvg and of each scheme, in turns; by name.
 
     Raises ConfigError: an unknown scheme. FlheError: a round without some client.
     """
@@ -148,7 +151,7 @@ def bench(schemes: Sequence[str], setting: Setting, progress: Progress = silent)
             generated(task_named(setting.task), setting.images, SEED + i)
             for i in range(setting.clients)
         ]
-        runs = {}
+        runs = []
         for name in names:
             seconds: Seconds = defaultdict(float)
             app = client_app(setting, data, seconds, *([] if name == PLAIN else [HEMod()]))
@@ -156,8 +159,8 @@ def bench(schemes: Sequence[str], setting: Setting, progress: Progress = silent)
             stack.callback(grid.close)
             run = Turns(name, setting.clients, _work(name, setting, grid), seconds)
             stack.callback(run.end)  # before its grid is closed
-            runs[name] = run.turn
-        return in_turns(runs, setting.repeats, progress)
+            runs.append(Contender(name, {ROUND: run.turn}))
+        return measure(runs, setting.repeats, progress)
 
 
 def title(setting: Setting) -> str:
@@ -190,7 +193,7 @@ def client_app(setting: Setting, data: list[Any], seconds: Seconds, *mods: Any) 
         began = time.thread_time()
         reply = call_next(message, context)
         number: Any = message.content.config_records["config"]["server-round"]
-        seconds[message.metadata.message_type, number] += time.thread_time() - began
+        seconds[number] += time.thread_time() - began
         return reply
 
     how = curves.Setting(setting.clients, 1, BATCH, RATE, "sgd")

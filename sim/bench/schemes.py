@@ -57,7 +57,6 @@ def flashe(setting: Setting, updates: Sequence[Vector], *, ahead: bool = False) 
         sealer,
         lambda total: FlasheOpener(adder, key, threads=threads).decrypt(total),
         key,
-        lambda sums, part: adder.packing.add(sums.data, part.data, sums.length),
     )
     note = f"{scheme.masking} masking, {terms.bits} bits, {adder.lane_bits} on the wire"
     made = ours.contender("flashe", setting, updates, note=note)
@@ -120,11 +119,7 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
     def opened(total: Sealed) -> Any:
         return SashOpener(adder, agreed(), threads=setting.threads).decrypt(total)
 
-    def add(sums: Sealed, part: Sealed) -> None:
-        lanes = sums.data.view(np.uint32)
-        np.add(lanes, part.data.view(np.uint32), out=lanes)
-
-    return Federation(terms, adder, sealer, opened, add=add).contender(
+    return Federation(terms, adder, sealer, opened).contender(
         "sash", setting, updates, note=f"{adder.bits} bits a value, 32 on the wire; {scheme.preset}"
     )
 
@@ -166,7 +161,7 @@ def batchcrypt(
 ) -> Contender:
     """BatchCrypt: quantize, batch, draw the powers r^n, multiply; fixed-base tables are made anew.
 
-    `add` checks the ciphertexts. A modulus of `key_bits` bits; `coding` as in `terms_of`.
+    A modulus of `key_bits` bits; `coding` as in `terms_of`.
     """
     scheme, threads = BatchCrypt(key_bits, subgroup=subgroup), setting.threads
     key = SecretKey.generate(key_bits, subgroup)
@@ -221,12 +216,6 @@ def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Co
         note=f"ring {scheme.ring}, log q = {sizes.q.bit_length()}, {sizes.digits.per} values of "
         f"{whole.bits} bits in a slot",
     )
-
-
-def fedml_clear(setting: Setting, updates: Sequence[Vector], share: float) -> Contender:
-    """What selecting `share` leaves in clear, alone but for one value, which is encrypted."""
-    count = setting.values - round(share * setting.values)
-    return fedml(replace(setting, values=count), [u[:count] for u in updates], 1 / count)
 
 
 SCHEMES: dict[str, Make] = {

@@ -6,10 +6,10 @@ FedAvg's, and by phase.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.progress import Progress as Bar
@@ -18,10 +18,7 @@ from rich.table import Column, Table
 from flhe.answer import notes
 from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.times import Rows
-from flhe_lab.bench.turns import Progress, Times
-
-if TYPE_CHECKING:
-    from flhe_lab.bench.laps import Row
+from flhe_lab.bench.turns import Measured, Progress, Times
 
 LIMIT_OF = {"encrypt": "openssl-aes-ctr", "add": "numpy-add-f32", "decrypt": "openssl-aes-ctr"}
 HEADINGS = (
@@ -105,43 +102,38 @@ def columns(*headings: str, left: Collection[str] = ("",), no_wrap: bool = True)
 
 # --- rounds beside plain FedAvg's, and their phases ---
 
-ROUND = ("round,\nmin", "round,\nmedian")
+HEADINGS_OF_ROUNDS = ("round,\nmin", "round,\nmedian")
 APART = ("processor,\nmedian", "clients'\napps", "besides\nthem", "ratio if apps\nwere equal")
 
 
-def round_table(rows: Sequence[Row], title: str, caption: str) -> Table:
+def round_table(rows: Mapping[str, Measured], title: str, caption: str) -> Table:
     """Seconds of rounds; below them the ratio to the first row's."""
-    from flhe_lab.bench.laps import KNOWN
+    from flhe_lab.bench.laps import APPS, BESIDES, PROCESSOR, ROUND, ratios
 
-    base, apart = rows[0], rows[0].known("apps_s") is not None
-    out = _table(title, caption, *ROUND, *(APART if apart else ()))
-    for row in rows:
-        ratio = {name: "" if row is base else _ratio(r) for name, r in row.over(base).items()}
-        cells = [
-            seconds(row.seconds.min) + ratio["min"],
-            seconds(row.seconds.median) + ratio["median"],
-        ]
-        if apart:
-            apps, cpu, outside = (seconds(t.median) for n in KNOWN if (t := row.known(n)))
-            cells += [cpu + ratio["cpu"], apps, outside, ratio["apart"].lstrip()]
-        out.add_row(row.name, *cells)
+    base = next(iter(rows.values()))
+    known = [each for each in (PROCESSOR, APPS, BESIDES) if each in base.times]
+    out = _table(title, caption, *HEADINGS_OF_ROUNDS, *(APART if known else ()))
+    for name, row in rows.items():
+        ratio = {what: f"\n{r:.3f}x" for what, r in ratios(row, base).items() if row is not base}
+        cells = {"min": row.times[ROUND].min, "median": row.times[ROUND].median}
+        cells |= {each: row.times[each].median for each in known}
+        shown = [seconds(taken) + ratio.get(what, "") for what, taken in cells.items()]
+        if known:
+            shown.append(ratio.get("apart", "").lstrip())
+        out.add_row(name, *shown)
     return out
 
 
-def phases(rows: Sequence[Row]) -> Table:
+def phases(rows: Mapping[str, Measured]) -> Table:
     """Median seconds of each phase that some contender has, a column for each contender."""
     from flhe.strategies.overhead import PHASES
 
-    out = _table("the same by phase, medians", None, *(row.name for row in rows))
-    found = [row.phases for row in rows]
+    out = _table("the same by phase, medians", None, *rows)
     for name in PHASES:
-        if any(each.get(name) for each in found):
-            out.add_row(name, *(seconds(each[name]) if name in each else "" for each in found))
+        taken = [row.times[name].median if name in row.times else None for row in rows.values()]
+        if any(taken):
+            out.add_row(name, *("" if each is None else seconds(each) for each in taken))
     return out
-
-
-def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"\n{ratio:.3f}x"
 
 
 def _table(title: str, caption: str | None, *headings: str) -> Table:

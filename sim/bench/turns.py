@@ -8,7 +8,6 @@ counted. One thread means one processor: `pinned` keeps the process there where 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -52,25 +51,20 @@ def measure(
     contenders: Sequence[Contender],
     repeats: int,
     progress: Progress = silent,
-    *,
-    enough_s: float = float("inf"),
 ) -> dict[str, Measured]:
     """Time everybody in turns, and check every mean.
 
     Raises ConfigError: no repeats. FlheError: a mean that is not the mean; two contenders of one name.
 
-    So many `repeats` count, after one that warms up; after `enough_s` seconds two are enough.
-    `progress` is told the turn and who runs. Returns what was found by name, in order.
+    So many `repeats` count, after one that warms up. `progress` is told the turn and who runs.
+    Returns what was found by name, in order.
     """
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats}: must be at least 1")
     if len({contender.name for contender in contenders}) < len(contenders):
         raise FlheError("two contenders of one name: their seconds would be mixed")
     laps: dict[str, list[dict[str, float]]] = {c.name: [] for c in contenders}
-    began = time.perf_counter()
     for turn in range(repeats + 1):
-        if turn > 2 and time.perf_counter() - began > enough_s:
-            break
         for contender in contenders:
             if turn > contender.max_repeats or (turn == 0 and contender.max_repeats == 1):
                 continue
@@ -84,7 +78,7 @@ def measure(
 
 def _measured(contender: Contender, laps: Sequence[dict[str, float]]) -> Measured:
     times = {}
-    for phase in laps[0]:
-        taken = [lap[phase] * contender.projection for lap in laps]
+    for phase in dict.fromkeys(phase for lap in laps for phase in lap):
+        taken = [lap.get(phase, 0.0) * contender.projection for lap in laps]
         times[phase] = Times(min(taken), statistics.median(taken))
     return Measured(contender, times, contender.checked(), len(laps))

@@ -6,23 +6,16 @@ paper asks. Their figures are pictures: `iteration_s` and `traffic_mb` give what
 
 from __future__ import annotations
 
-import math
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from flhe.coding.slots import Slots
-from flhe.math.bigint import Big, gmpy, random_blum_prime
-from flhe.schemes.batchcrypt.crt import Crt
 from flhe.schemes.batchcrypt.keys import KEY_BITS as ALLOWED
-from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.residue_pool import draw
 from flhe_lab.advise import prices, wan
-from flhe_lab.bench.contender import Contender, Setting, Vector, part_of
-from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values, sampled
+from flhe_lab.bench.contender import Contender, Setting, part_of
+from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values
 from flhe_lab.bench.schemes import batchcrypt
 from flhe_lab.papers.convergence import Projection, billed, reported
 from flhe_lab.papers.packing import TABLE_3
@@ -70,14 +63,7 @@ MODES: Mapping[str, str] = {
 """Who is measured -> which of the papers' it stands for, and whose epochs it takes."""
 
 BATCHED = (costs_of.PHE_BATCHED, costs_of.BATCHCRYPT_2048, costs_of.BATCHCRYPT)
-ENCRYPTED, CLEAR = (costs_of.PHE, *BATCHED), (*BATCHED, costs_of.PLAIN)
-TO_ESAFL = (
-    costs_of.PHE,
-    costs_of.PHE_BATCHED,
-    costs_of.BATCHCRYPT_2048,
-    costs_of.ESAFL,
-    costs_of.ESAFL_NARROW,
-)
+PEERS = (costs_of.PHE, costs_of.PHE_BATCHED, costs_of.BATCHCRYPT_2048)
 ESAFLS = (costs_of.ESAFL, costs_of.ESAFL_NARROW, costs_of.PLAIN)
 AGGREGATION, TRAFFIC = "server's additions", "traffic"
 BILL = ("instances", "network", "total")
@@ -165,55 +151,30 @@ def _bill(model: str, cost: Cost, seen: Round) -> Numbers:
     return dict(zip(BILL, usd, strict=True))
 
 
-def iterations_of(
-    paper: str,
-    names: Sequence[str],
-    beside: Sequence[str],
-    modes: Sequence[str],
-    two: Sequence[str],
-) -> tuple[Fill, Fill, Fill]:
-    """Where an iteration goes; what it transfers; both, of those beside plain.
+def iterations_of(paper: str, names: Sequence[str], modes: Sequence[str]) -> Fill:
+    """Where an iteration goes, and what it transfers."""
 
-    `names` and the paper's `modes` are in the first two, `beside` and `two` of its modes in the third.
-    """
-    every, some, filled = costs(names), costs(beside), EVALUATION.filled
+    def ours(_model: str, cost: Cost, seen: Round) -> Numbers:
+        return seen.parts | {AGGREGATION: cost.add_s * COHORT, TRAFFIC: everybodys_mb(cost)}
 
-    def seconds(model: str, mode: str) -> Numbers:
-        told = {f"{TOTAL}, to {BATCHCRYPT}": STOCK[model].faster} if mode == FATE else {}
-        return {TOTAL: iteration_s(paper, model, mode), **(told if paper == BATCHCRYPT else {})}
+    def theirs(model: str, mode: str) -> Numbers:
+        told = {TOTAL: iteration_s(paper, model, mode), TRAFFIC: traffic_mb(paper, model, mode)}
+        if paper != BATCHCRYPT or mode != FATE:
+            return told
+        ratios = {TOTAL: STOCK[model].faster, TRAFFIC: STOCK[model].smaller}
+        return {**told, **{f"{what}, to {BATCHCRYPT}": ratio for what, ratio in ratios.items()}}
 
-    def megabytes(model: str, mode: str) -> Numbers:
-        told = {f"{TRAFFIC}, to {BATCHCRYPT}": STOCK[model].smaller} if mode == FATE else {}
-        return {TRAFFIC: traffic_mb(paper, model, mode), **(told if paper == BATCHCRYPT else {})}
-
-    def both(_model: str, cost: Cost, seen: Round) -> Numbers:
-        return {TOTAL: seen.parts[TOTAL], TRAFFIC: everybodys_mb(cost)}
-
-    return (
-        filled(
-            every, lambda _, c, seen: seen.parts | {AGGREGATION: c.add_s * COHORT}, modes, seconds
-        ),
-        filled(every, lambda _, c, _seen: {TRAFFIC: everybodys_mb(c)}, modes, megabytes),
-        filled(some, both, two, lambda *at: {**seconds(*at), **megabytes(*at)}),
-    )
+    return EVALUATION.filled(costs(names), ours, modes, theirs)
 
 
-STOCK_MODES, FASTER = (FATE, BATCHCRYPT), (FATE, BATCHCRYPT, ESAFL)
-BILLED = (costs_of.PHE, *CLEAR)
-_7, _8, _9 = iterations_of(BATCHCRYPT, ENCRYPTED, CLEAR, STOCK_MODES, (BATCHCRYPT, PLAIN))
-_4, _5, _6 = iterations_of(ESAFL, TO_ESAFL, ESAFLS, FASTER, (ESAFL, PLAIN))
+STOCK_MODES, FASTER = (FATE, BATCHCRYPT, PLAIN), (FATE, BATCHCRYPT, ESAFL, PLAIN)
+BILLED, TO_ESAFL = (costs_of.PHE, *BATCHED, costs_of.PLAIN), (*PEERS, *ESAFLS)
 FILLS: Mapping[str, Fill] = {
-    "batchcrypt-figure-7": _7,
-    "batchcrypt-figure-8": _8,
-    "batchcrypt-figure-9": _9,
-    "batchcrypt-table-4": convergence_of(BATCHCRYPT, BILLED, (*STOCK_MODES, PLAIN)),
-    "batchcrypt-figure-11": EVALUATION.filled(
-        costs(BILLED), _bill, (*STOCK_MODES, PLAIN), _paper_bill
-    ),
-    "esafl-figure-4": _4,
-    "esafl-figure-5": _5,
-    "esafl-figure-6": _6,
-    "esafl-table-5": convergence_of(ESAFL, (*TO_ESAFL, costs_of.PLAIN), (*FASTER, PLAIN)),
+    "batchcrypt-figure-7": iterations_of(BATCHCRYPT, BILLED, STOCK_MODES),
+    "batchcrypt-table-4": convergence_of(BATCHCRYPT, BILLED, STOCK_MODES),
+    "batchcrypt-figure-11": EVALUATION.filled(costs(BILLED), _bill, STOCK_MODES, _paper_bill),
+    "esafl-figure-4": iterations_of(ESAFL, TO_ESAFL, FASTER),
+    "esafl-table-5": convergence_of(ESAFL, TO_ESAFL, FASTER),
 }
 """Table -> what it holds."""
 
@@ -222,85 +183,29 @@ ROUNDS = {name: section(steps, Table(name, fill)) for name, fill in FILLS.items(
 
 TABLE_1 = rows("batchcrypt", "table_1")
 TABLE_1_VALUES = 900_000
-BATCH = {8: 200, 16: 100, 32: 50}
-"""Sec. 6.4: bits of a value -> values of a ciphertext, as told."""
-
-ARITHMETIC, WHOLE = "flhe, a value a ciphertext", "BatchCrypt (flhe), 16 bits"
+WHOLE = "BatchCrypt (flhe), 16 bits"
 KEYS = tuple(line.key_bits for line in TABLE_1)
-KEY_BITS = 2048
-"""Of Figure 10, as of all that the paper trains."""
-
-PER = "values a ciphertext"
-LARGEST = 0.11
-"""No value of an update is larger."""
-
-LEVELS = (1 << 15) - 1
-"""Integers of 16 bits, sign included."""
-
-
-def short_key(bits: int) -> SecretKey:
-    """A key of any even length, such as the paper's 1024 bits, which no policy of flhe allows."""
-    half = bits // 2
-    while True:
-        p, q = (random_blum_prime(half, secrets.token_bytes) for _ in range(2))
-        if p != q and math.gcd(p - 1, q - 1) == 2:
-            return SecretKey(p, q)
-
-
-def paillier_values(
-    setting: Setting, updates: Sequence[Vector], key_bits: int, count: int
-) -> Contender:
-    """Flhe's arithmetic of Paillier without the scheme: a value a ciphertext, no batches, no tags.
-
-    Below the scheme there is no least length of a key, so this is timed at the paper's 1024 bits too.
-    Of an update only `count` values are encrypted: as many ciphertexts share tables of powers.
-    """
-    key = short_key(key_bits)
-    n, crt = gmpy().mpz(key.public.n), Crt(key.p, key.q)
-    square, count = n * n, min(count, setting.values)
-    samples = [updates[j][:count] for j in setting.survivors]
-
-    def encrypt(sample: Vector) -> list[Big]:
-        messages = np.rint(sample.astype(np.float64) * LEVELS).astype(np.int64).tolist()
-        residues = draw(key.p, key.q, key.h, len(messages))
-        return [(1 + m * n) * u % square for m, u in zip(messages, residues, strict=True)]
-
-    def opened(total: Sequence[Big]) -> Vector:
-        signed = [int(m - n if 2 * m > n else m) for m in crt.decrypt(total)]
-        return (np.array(signed, np.float64) / (LEVELS * len(samples))).astype(np.float32)
-
-    return sampled(
-        f"Paillier {key_bits}, a value each",
-        samples,
-        encrypt,
-        opened,
-        lambda a, b: a * b % square,
-        note=f"flhe's arithmetic, a value a ciphertext; projected from {count} ciphertexts",
-        upload_bytes=setting.values * 2 * ((key_bits + 7) // 8),
-        projection=setting.values / count,
-    )
 
 
 def _keys_step(plan: Plan) -> Step:
-    count, sample = (256, 25_000) if plan.quick else (2048, 300_000)
+    sample = 25_000 if plan.quick else 300_000
     return Step(
-        f"batchcrypt-keys-{TABLE_1_VALUES}-{count}-{sample}",
-        lambda say: measure_keys(TABLE_1_VALUES, count, sample, plan.repeats, say),
+        f"batchcrypt-keys-{TABLE_1_VALUES}-{sample}",
+        lambda say: measure_keys(TABLE_1_VALUES, sample, plan.repeats, say),
         "Paillier with keys of 1024, 2048 and 3072 bits",
     )
 
 
 def measure_keys(
-    values: int, count: int, sample: int, repeats: int, say: Say, key_bits: Sequence[int] = KEYS
+    values: int, sample: int, repeats: int, say: Say, key_bits: Sequence[int] = KEYS
 ) -> dict[str, Any]:
-    """Time python-paillier, our arithmetic and our batches by length of key; JSON values."""
+    """Time python-paillier and our batches by length of key; JSON values."""
     setting = Setting(values, 2)
     updates = setting.updates()
     contenders: dict[str, Contender] = {}
     for bits in key_bits:
         say(f"key of {bits} bits, making ready")
         contenders[f"{costs_of.PHE}|{bits}"] = phe_values(setting, updates, phe_keys(bits))
-        contenders[f"{ARITHMETIC}|{bits}"] = paillier_values(setting, updates, bits, count)
         if bits in ALLOWED:
             make = partial(batchcrypt, key_bits=bits)
             contenders[f"{WHOLE}|{bits}"] = part_of(make, sample)(setting, updates)
@@ -324,8 +229,24 @@ def _table_1(plan: Plan, found: Found) -> Iterator[Line]:
         yield Line(row, costs_of.PHE, "paper", dict(zip(COLUMNS_1, theirs, strict=True)))
 
 
+# --- Figure 10: LSTM by bits of a value, with keys as long as the paper's ---
+
+LSTM, KEY_BITS = MODELS[-1], 2048
+BATCH = {8: 200, 16: 100, 32: 50}
+"""Sec. 6.4: bits of a value -> values of a ciphertext, as told."""
+
+PER = "values a ciphertext"
+LARGEST = 0.11
+"""No value of an update is larger."""
+
+
+def slots(bits: int) -> Slots:
+    """How values of so many bits lie in a ciphertext."""
+    return Slots((1 << (bits - 1)) - 1, COHORT, KEY_BITS - 1)
+
+
 def _widths_step(plan: Plan) -> Step:
-    values, sample = VALUES["lstm"], 40_000 if plan.quick else 300_000
+    values, sample = VALUES[LSTM], 40_000 if plan.quick else 300_000
     return Step(
         f"batchcrypt-widths-{values}-{sample}",
         lambda say: measure_widths(values, sample, plan.repeats, say),
@@ -342,44 +263,28 @@ def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str
         say(f"{bits} bits, making ready")
         make = partial(batchcrypt, key_bits=KEY_BITS, bits=bits, clip=LARGEST)
         contenders[f"{bits} bits"] = part_of(make, sample)(setting, updates)
-    say(f"{costs_of.PHE_BATCHED}, making ready")
     contenders[costs_of.PHE_BATCHED] = phe_batches(setting, updates, phe_keys(KEY_BITS))
     return timed(contenders, repeats, say)
 
 
-def slots(bits: int) -> Slots:
-    """How values of so many bits lie in a ciphertext of Figure 10's key."""
-    return Slots((1 << (bits - 1)) - 1, COHORT, KEY_BITS - 1)
-
-
-def by_width(measured: Mapping[str, Any], values: int) -> dict[int, list[Cost]]:
-    """Bits -> ours, and python-paillier's, which goes with the number of ciphertexts."""
-    costs = read(measured)
-    phe, whole = costs[costs_of.PHE_BATCHED], slots(16).batches(values)
-    out = {}
-    for bits in BATCH:
-        share = slots(bits).batches(values) / whole
-        numbers = (phe.encrypt_s, phe.add_s, phe.decrypt_s, phe.upload_bytes)
-        theirs = Cost(costs_of.PHE_BATCHED, "peer", *(number * share for number in numbers))
-        out[bits] = [costs[f"{bits} bits"], theirs]
-    return out
-
-
 def _figure_10(plan: Plan, found: Found) -> Iterator[Line]:
-    train_s = EVALUATION.train_s("lstm", plan, found)
-    for bits, costs in by_width(found[_widths_step(plan).key], VALUES["lstm"]).items():
-        for cost in costs:
-            who = cost.who if cost.group == "peer" else "BatchCrypt (flhe)"
+    costs, train_s = read(found[_widths_step(plan).key]), EVALUATION.train_s(LSTM, plan, found)
+    for bits, told in BATCH.items():
+        row = f"{bits} bits"
+        # python-paillier's costs go with the number of ciphertexts.
+        share = slots(bits).batches(VALUES[LSTM]) / slots(16).batches(VALUES[LSTM])
+        ours = replace(costs[row], who="BatchCrypt (flhe)")
+        for cost in (ours, costs[costs_of.PHE_BATCHED].scaled(share)):
             numbers = EVALUATION.iteration(cost, train_s).parts
-            numbers |= {"traffic": everybodys_mb(cost), PER: counted(slots(bits).per)}
-            yield Line(f"{bits} bits", who, cost.group, numbers)
-        yield Line(f"{bits} bits", "BatchCrypt", "paper", {PER: BATCH[bits]})
+            numbers |= {TRAFFIC: everybodys_mb(cost), PER: counted(slots(bits).per)}
+            yield Line(row, cost.who, cost.group, numbers)
+        yield Line(row, BATCHCRYPT, "paper", {PER: told})
 
 
 SECTIONS: Sequence[Section] = (
     section(lambda plan: [_keys_step(plan)], Table("batchcrypt-table-1", _table_1)),
     section(
-        lambda plan: [_widths_step(plan), training_step("lstm", plan)],
+        lambda plan: [_widths_step(plan), training_step(LSTM, plan)],
         Table("batchcrypt-figure-10", _figure_10),
     ),
     *(found for name, found in ROUNDS.items() if name.startswith("batchcrypt")),

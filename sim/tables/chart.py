@@ -52,7 +52,6 @@ class Chart:
     log: bool = False  # Logarithmic sizes
     log_x: bool = False  # Logarithmic axis of lines
     xlabel: str = ""  # What the axis of lines is
-    apart: bool = False  # Each dot has a line of the picture, named by row and contender
 
 
 Own = Callable[[Path], None]
@@ -237,12 +236,8 @@ def _line(axis: Axes, mine: Sequence[Entry], key: tuple[str, str], spare: int) -
 
 def _dots(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None:
     panels = _panels(chart, shown)
-    rows = [] if chart.apart else list(dict.fromkeys(e.row for e in shown))
-
-    def named(e: Entry) -> tuple[str, str]:
-        return (f"{e.row}, {e.who}" if chart.apart else e.who, e.group)
-
-    who = sorted(dict.fromkeys(named(e) for e in shown), key=lambda key: key[1] == "paper")
+    rows = list(dict.fromkeys(e.row for e in shown))
+    who = sorted(dict.fromkeys((e.who, e.group) for e in shown), key=lambda key: key[1] == "paper")
     ours = sum(group != "paper" for _, group in who)
     place = {each: i + 0.5 * (i >= ours) for i, each in enumerate(who)}
     marks = zip(rows, MARKERS.values(), strict=False)
@@ -256,7 +251,7 @@ def _dots(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
     with style.drawn(path, chart.says, height, **how) as (_, axes):
         for axis, panel in zip(axes, panels, strict=True):
             for i, each in enumerate(who):
-                if mine := [e for e in panel if named(e) == each]:
+                if mine := [e for e in panel if (e.who, e.group) == each]:
                     ink = style.colour(look(each[0], i).colour)
                     _row(axis, mine, place[each], ink, rows)
             axis.set_title(_title(panel))
@@ -276,7 +271,7 @@ def _row(axis: Axes, mine: Sequence[Entry], y: float, ink: str, rows: Sequence[s
     axis.plot([min(values), max(values)], [y, y], color=ink, linewidth=1.2)
     for e in mine:
         how = {"color": ink, "markerfacecolor": _face(e, ink)}
-        marker = [*MARKERS][rows.index(e.row) % len(MARKERS)] if rows else "o"
+        marker = [*MARKERS][rows.index(e.row) % len(MARKERS)]
         axis.plot(e.number.value, y, marker, **how)  # type: ignore[arg-type]
         if len(rows) < 2:
             beside = {"textcoords": "offset points", "va": "center", "color": ink, "fontsize": 8}

@@ -12,11 +12,10 @@ other models.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flhe_lab.advise.prices import Prices
 from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
@@ -29,6 +28,9 @@ from flhe_lab.tables.chart import Chart
 from flhe_lab.tables.phase_costs import Cost, read
 from flhe_lab.tables.result import Entry, Group, Marked, Result, measured, projected
 from flhe_lab.tables.table import Fill, Found, Line, Numbers, Plan, Say, Section, Step
+
+if TYPE_CHECKING:
+    from flhe_app.tasks.base import Examples
 
 _BOTH = "BatchCrypt, Fig. 6; ESAFL, Fig. 3"
 _SASH = "in place of SASH, Fig. 5 (its own model:"
@@ -55,7 +57,7 @@ def training_step(model: str, plan: Plan) -> Step:
     Its result: {"seconds_per_batch", "batch", "parameters"}.
     """
     repeats = 2 if plan.quick else 5
-    key = f"training-{model}-{BATCH[model]}" + ("-quick" if plan.quick else "")
+    key = f"training-{model}-{BATCH[model]}"
     return Step(key, lambda _say: _train(model, repeats), f"{NAMES[model]}: training")
 
 
@@ -64,29 +66,29 @@ def batch_s(model: str, found: Found, plan: Plan) -> Marked:
     return measured(found[training_step(model, plan).key]["seconds_per_batch"])
 
 
-def batch_seconds(train: Callable[[], object], repeats: int) -> float:
-    """The least seconds of one batch, after one that warms up."""
-    (found,) = measure([Contender("training", {"batch": train})], repeats).values()
-    return found.times["batch"].min
+def trained(net: Any, examples: Examples, repeats: int) -> dict[str, Any]:
+    """Train on all examples at once; the least seconds, after a turn that warms up, as JSON values."""
+    from flhe_app.tasks.base import shuffler, train
+
+    batch = len(examples.labels)
+
+    def one() -> None:
+        shuffle = shuffler(0, 0, 0)
+        train(net, examples, epochs=1, learning_rate=0.001, batch_size=batch, shuffle=shuffle)
+
+    with quiet(1):
+        (found,) = measure([Contender("training", {"batch": one})], repeats).values()
+    count = sum(parameter.numel() for parameter in net.parameters())
+    return {"seconds_per_batch": found.times["batch"].min, "batch": batch, "parameters": count}
 
 
 def _train(model: str, repeats: int) -> dict[str, Any]:
     from flhe_app.tasks import task_named
-    from flhe_app.tasks.base import new_model, shuffler, train
+    from flhe_app.tasks.base import new_model
     from flhe_lab.bench.synthetic import generated
 
-    task, batch = task_named(model), BATCH[model]
-    net, turns = new_model(task, 0), itertools.count()
-    examples = generated(task, batch, 0).train
-
-    def one() -> None:
-        shuffle = shuffler(0, 0, next(turns))
-        train(net, examples, epochs=1, learning_rate=0.001, batch_size=batch, shuffle=shuffle)
-
-    with quiet(1):
-        seconds = batch_seconds(one, repeats)
-    count = sum(parameter.numel() for parameter in net.parameters())
-    return {"seconds_per_batch": seconds, "batch": batch, "parameters": count}
+    task = task_named(model)
+    return trained(new_model(task, 0), generated(task, BATCH[model], 0).train, repeats)
 
 
 QUICK_ROUNDS = 3
@@ -97,7 +99,7 @@ def curves_step(model: str, plan: Plan) -> Step:
     data_dir = plan.data_dir
     # A digest of how it is trained and encrypted.
     digest = hashlib.sha256(repr(COMPARISONS[model]).encode()).hexdigest()
-    key = f"curves-{learned(model, data_dir).name}-{digest[:8]}" + ("-quick" if plan.quick else "")
+    key = f"curves-{learned(model, data_dir).name}-{digest[:8]}"
 
     def work(say: Say) -> Any:
         found = compare(
@@ -238,14 +240,13 @@ class Evaluation:
     link: Wan  # Their network
     prices: Prices  # Of machines and traffic
     batches: int  # That a client trains in an iteration
-    quick: str  # The model that a quick run measures; the others are in proportion
+    quick: str  # The only model of a quick run
 
     def steps(self, of: Callable[[str, Plan], Step]) -> Callable[[Plan], list[Step]]:
         """Everybody's costs at each model, in turns, and training; `of` is the step of a model."""
 
         def steps(plan: Plan) -> list[Step]:
-            models = (self.quick,) if plan.quick else self.models
-            return [of(model, plan) for model in models] + self.training(plan)
+            return [of(model, plan) for model in self.shown(plan)] + self.training(plan)
 
         return steps
 
@@ -253,20 +254,18 @@ class Evaluation:
         """Costs of those names, by model."""
 
         def costs_at(model: str, plan: Plan, found: Found) -> list[Cost]:
-            at, factor = self.stands_for(model, plan)
-            seen = read(found[of(at, plan).key])
-            return [seen[name].scaled(factor) for name in names]
+            seen = read(found[of(model, plan).key])
+            return [seen[name] for name in names]
 
         return costs_at
 
-    def stands_for(self, model: str, plan: Plan) -> tuple[str, float]:
-        """The model that is measured for this one, and how many times its size this one is."""
-        at = self.quick if plan.quick else model
-        return at, VALUES[model] / VALUES[at]
+    def shown(self, plan: Plan) -> tuple[str, ...]:
+        """Models that a run measures."""
+        return (self.quick,) if plan.quick else self.models
 
     def training(self, plan: Plan) -> list[Step]:
         """Seconds of a batch of each model."""
-        return [training_step(model, plan) for model in self.models]
+        return [training_step(model, plan) for model in self.shown(plan)]
 
     def train_s(self, model: str, plan: Plan, found: Found) -> Marked:
         """Seconds that a client trains in an iteration."""
@@ -293,7 +292,7 @@ class Evaluation:
         """
 
         def fill(plan: Plan, found: Found) -> Iterator[Line]:
-            for model in self.models:
+            for model in self.shown(plan):
                 train_s = self.train_s(model, plan, found)
                 for cost in costs(model, plan, found):
                     each = numbers(model, cost, self.iteration(cost, train_s))

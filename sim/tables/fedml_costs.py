@@ -6,21 +6,20 @@ encryption is of one run. A cycle is one of `flhe_lab.advise.round_model`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from flhe_lab.advise.wan import named
-from flhe_lab.papers.curves import quiet
 from flhe_lab.papers.published import MB
 from flhe_lab.tables import fedml_measure as turns
 from flhe_lab.tables import phase_costs
-from flhe_lab.tables.evaluation import TOTAL, Round, batch_seconds, played
+from flhe_lab.tables.evaluation import TOTAL, played, trained
 from flhe_lab.tables.fedml_map import FIGURE_5
 from flhe_lab.tables.fedml_parameters import TABLE_6_SECTION
 from flhe_lab.tables.fedml_threshold import FIGURE_12
 from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.result import Group, Marked, projected, proportional, published, sampled
-from flhe_lab.tables.table import Fill, Found, Line, Plan, Section, Step, Table, section
+from flhe_lab.tables.result import Marked, projected, proportional, sampled
+from flhe_lab.tables.table import Found, Line, Plan, Section, Step, Table, section
 
 PAPER = "FedML-HE (PALISADE)"
 TIME, SIZE = "aggregation", "upload"
@@ -55,64 +54,25 @@ def told(seconds: float, nbytes: float) -> dict[str, float]:
 
 # --- Table 4, Figures 2 and 7: by the size of the model ---
 
-
-def _models(who: Sequence[str], *, papers: bool) -> Fill:
-    def fill(plan: Plan, found: Found) -> Iterator[Line]:
-        for model in turns.MODELS:
-            seen = turns.costs(model.values, turns.SHARES, plan, found)
-            row, x = row_of(model), model.values
-            for cost in (seen[each] for each in who):
-                yield Line(row, cost.who, cost.group, numbers(cost), x)
-            if papers:
-                yield Line(row, turns.PLAIN, "paper", told(model.plain_s, model.plain_bytes), x)
-                yield Line(row, PAPER, "paper", told(model.he_s, model.he_bytes), x)
-
-    return fill
+BY_SIZE = (turns.PLAIN, *map(turns.ours, (0.1, 0.5, 1.0)), turns.TENSEAL, turns.FLARE)
 
 
-WHOLE = (turns.PLAIN, turns.OURS, turns.TENSEAL, turns.FLARE)
-PARTS = (turns.PLAIN, *map(turns.ours, (0.1, 0.5, 1.0)), *map(turns.tenseals, (0.1, 0.5, 1.0)))
-
-# --- Table 5: fewer values travel, all of those encrypted ---
-
-
-def _fewer_steps(plan: Plan) -> list[Step]:
-    few = [
-        turns.reduced_step(turns.RESNET_18.values, plan),
-        turns.step(turns.TABLE_5[turns.BERT].values, turns.SHARES, plan),
-    ]
-    return [*few, *_steps(turns.TABLE_5, plan)]
+def _table_4(plan: Plan, found: Found) -> Iterator[Line]:
+    for model in turns.MODELS:
+        seen = turns.costs(model.values, turns.SHARES, plan, found)
+        row, x = row_of(model), model.values
+        for cost in (seen[each] for each in BY_SIZE):
+            yield Line(row, cost.who, cost.group, numbers(cost), x)
+        yield Line(row, turns.PLAIN, "paper", told(model.plain_s, model.plain_bytes), x)
+        yield Line(row, PAPER, "paper", told(model.he_s, model.he_bytes), x)
 
 
-def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
-    for model, paper in turns.TABLE_5.items():
-        whole, at = turns.costs(model.values, turns.SHARES, plan, found), row_of(model)
-        if model is turns.RESNET_18:
-            fewer = turns.reduced_costs(model.values, plan, found)
-        else:
-            fewer = turns.costs(paper.values, turns.SHARES, plan, found)
-        for who, name in (
-            ("in clear", turns.PLAIN),
-            ("FedML-HE", turns.OURS),
-            ("TenSEAL, server weighs", turns.TENSEAL),
-        ):
-            some = {} if name == turns.PLAIN else numbers(fewer[name])
-            for what in (SIZE, TIME):
-                each = {
-                    f"{what}, all values": numbers(whole[name])[what],
-                    f"{what}, fewer": some.get(what),
-                }
-                yield Line(at, who, whole[name].group, each)
-        all_values = f"{SIZE}, all values"
-        yield Line(at, "in clear", "paper", {all_values: model.plain_bytes / MB})
-        sizes = {all_values: model.he_bytes / MB, f"{SIZE}, fewer": paper.nbytes / MB}
-        yield Line(at, "PALISADE", "paper", sizes)
+# --- Table 7: by the share that is encrypted ---
 
 
-# --- Table 7 and Section 4.2.1: by the share that is encrypted ---
-
-Quantities = Mapping[str, Marked]
-SHORT = {turns.CNN: "CNN", turns.VIT: "ViT"}
+def by_share(plan: Plan) -> Step:
+    """The turns at all shares of the paper."""
+    return turns.step(turns.VIT.values, [*turns.TABLE_7], plan)
 
 
 def _table_7(plan: Plan, found: Found) -> Iterator[Line]:
@@ -125,33 +85,35 @@ def _table_7(plan: Plan, found: Found) -> Iterator[Line]:
         yield Line(row, PAPER, "paper", told(paper.seconds, paper.nbytes), x)
 
 
-def selective(
-    none: Quantities, tenth: Quantities, everything: Quantities
-) -> Mapping[str, Quantities]:
-    """How many times a tenth fits into all, of one run: whole, and beyond what is in clear (p = 0)."""
-    ratios: dict[str, dict[str, Marked]] = {"all of it": {}, "beyond": {}}
-    for what, quantity in ((TIME, "time"), (SIZE, "bytes")):
-        least, some, most = (each[what] for each in (none, tenth, everything))
-        ratios["all of it"][quantity] = most / some
-        ratios["beyond"][quantity] = (most - least) / (some - least)
-    return ratios
+# --- Table 5: fewer values travel, all of those encrypted ---
 
 
-def _selection(plan: Plan, found: Found) -> Iterator[Line]:
-    told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
-    for model, shares in ((turns.CNN, turns.SHARES), (turns.VIT, [*turns.TABLE_7])):
-        seen = turns.costs(model.values, shares, plan, found)
-        mine = (turns.ours(0), turns.ours(0.1), turns.OURS)
-        theirs = (turns.PLAIN, turns.tenseals(0.1), turns.TENSEAL)
-        told_of[SHORT[model], turns.OURS, "ours"] = [numbers(seen[name]) for name in mine]
-        told_of[SHORT[model], turns.TENSEAL, "peer"] = [numbers(seen[name]) for name in theirs]
-    papers = (told(turns.TABLE_7[p].seconds, turns.TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
-    told_of[SHORT[turns.VIT], PAPER, "paper"] = [
-        {what: published(n) for what, n in each.items()} for each in papers
-    ]
-    for (name, who, group), three in told_of.items():
-        for how, ratios in selective(*three).items():
-            yield Line(f"{name}, {how}", who, group, ratios)
+def fewer(values: int, plan: Plan, found: Found) -> dict[str, Cost]:
+    """Costs of so many values, in proportion; choosing them and remembering the rest is not in them."""
+    seen = turns.costs(turns.VIT.values, [*turns.TABLE_7], plan, found)
+    return {name: cost.scaled(values / turns.VIT.values) for name, cost in seen.items()}
+
+
+def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
+    for model, paper in turns.TABLE_5.items():
+        whole, at = turns.costs(model.values, turns.SHARES, plan, found), row_of(model)
+        sent = fewer(paper.values, plan, found)
+        for who, name in (
+            ("in clear", turns.PLAIN),
+            ("FedML-HE", turns.OURS),
+            ("TenSEAL, server weighs", turns.TENSEAL),
+        ):
+            some = {} if name == turns.PLAIN else numbers(sent[name])
+            for what in (SIZE, TIME):
+                each = {
+                    f"{what}, all values": numbers(whole[name])[what],
+                    f"{what}, fewer": some.get(what),
+                }
+                yield Line(at, who, whole[name].group, each)
+        all_values = f"{SIZE}, all values"
+        yield Line(at, "in clear", "paper", {all_values: model.plain_bytes / MB})
+        sizes = {all_values: model.he_bytes / MB, f"{SIZE}, fewer": paper.nbytes / MB}
+        yield Line(at, "PALISADE", "paper", sizes)
 
 
 # --- Table 8: by framework ---
@@ -178,26 +140,6 @@ def _table_8(plan: Plan, found: Found) -> Iterator[Line]:
             yield Line(row, "FedML-HE", "paper", told(theirs.seconds, theirs.nbytes))
 
 
-COSTS: Sequence[Section] = (
-    section(
-        lambda plan: _steps(turns.MODELS, plan),
-        Table("fedml-table-4", _models(WHOLE, papers=True), noted),
-        Table("fedml-figure-2", _models(WHOLE, papers=True), noted),
-        Table("fedml-figure-7", _models(PARTS, papers=False), noted),
-    ),
-    TABLE_6_SECTION,
-    section(
-        lambda plan: [
-            *_steps([turns.CNN], plan),
-            turns.step(turns.VIT.values, [*turns.TABLE_7], plan),
-        ],
-        Table("fedml-table-7", _table_7, noted),
-        Table("fedml-selective", _selection, noted),
-    ),
-    section(lambda plan: _steps([turns.CNN], plan), Table("fedml-table-8", _table_8, noted)),
-)
-
-
 EPOCH = 1000
 """Images of one client's local epoch."""
 
@@ -221,43 +163,37 @@ def train_resnet(batch: int, batches: int, pixels: int) -> dict[str, Any]:
     import torch
     from torchvision.models import resnet50
 
+    from flhe_app.tasks.base import Examples
+
     random = torch.Generator().manual_seed(0)
     images = torch.rand(batch, 3, pixels, pixels, generator=random)
     labels = torch.randint(1000, (batch,), generator=random)
-    model = resnet50()
-    steps = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-
-    def train() -> None:
-        steps.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        steps.step()
-
-    with quiet(1):
-        seconds = batch_seconds(train, batches)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    return {"seconds_per_image": seconds / batch, "parameters": count, "batch": batch}
+    return trained(resnet50(), Examples(images, labels), batches)
 
 
-def _train_s(plan: Plan, found: Found) -> Marked:
-    return sampled(found[training_step(plan).key]["seconds_per_image"] * EPOCH)
-
-
-def _cycle(cost: Cost, train_s: Marked, network: str) -> Round:
-    return played(cost, train_s, named(network).links(turns.COHORT))
+NETWORKS = {
+    "fedml-200": "200 MB/s",
+    "fedml-infiniband": "Infiniband, 5 GB/s",
+    "fedml-region": "one region, 592 MB/s",
+    "fedml-regions": "two regions, 15.6 MB/s",
+}
 
 
 def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
-    train_s = _train_s(plan, found)
+    training = found[training_step(plan).key]
+    train_s = sampled(training["seconds_per_batch"] / training["batch"] * EPOCH)
     whole = turns.costs(turns.RESNET_50.values, turns.SHARES, plan, found)
-    less = turns.reduced_costs(turns.RESNET_50.values, plan, found)
-    for row, everything, part in (
-        ("FedML-HE", turns.OURS, turns.ours(KEPT_SHARE)),
-        ("TenSEAL", turns.TENSEAL, turns.tenseals(KEPT_SHARE)),
-    ):
-        bars = {"plain": whole[turns.PLAIN], "all": whole[everything], "optimized": less[part]}
+    sent = fewer(turns.TOP_K, plan, found)
+    bars = {
+        turns.PLAIN: whole[turns.PLAIN],
+        turns.OURS: whole[turns.OURS],
+        "FedML-HE, optimized": sent[turns.ours(KEPT_SHARE)],
+        turns.TENSEAL: whole[turns.TENSEAL],
+        "TenSEAL, optimized": sent[turns.tenseals(KEPT_SHARE)],
+    }
+    for network, row in NETWORKS.items():
         for who, cost in bars.items():
-            seen = _cycle(cost, train_s, "fedml-200")
+            seen = played(cost, train_s, named(network).links(turns.COHORT))
             parts = {  # they add up to the cycle
                 "encryption": cost.encrypt_s,
                 "transfer": projected(seen.breakdown.transfer_s),
@@ -267,28 +203,6 @@ def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
             beside = sum(parts.values(), projected(0.0)) / seen.parts[TOTAL] * 100
             columns = {"training": train_s, **parts, "cycle": seen.parts[TOTAL]}
             yield Line(row, who, cost.group, {**columns, "beside training": beside})
-
-
-NETWORKS = {
-    "fedml-infiniband": "Infiniband, 5 GB/s",
-    "fedml-region": "one region, 592 MB/s",
-    "fedml-regions": "two regions, 15.6 MB/s",
-}
-
-
-def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
-    train_s = _train_s(plan, found)
-    whole = turns.costs(turns.RESNET_50.values, turns.SHARES, plan, found)
-    for network, row in NETWORKS.items():
-        for cost in (whole[who] for who in (turns.PLAIN, turns.OURS, turns.TENSEAL)):
-            seen = _cycle(cost, train_s, network)
-            moved = projected(seen.breakdown.transfer_s)
-            numbers = {
-                "communication": moved,
-                "others": cost.work_s(turns.COHORT) + train_s,
-                "communication's part": moved / seen.parts[TOTAL] * 100,
-            }
-            yield Line(row, cost.who, cost.group, numbers)
 
 
 CROWD = (turns.PLAIN, turns.OURS, phase_costs.CKKS)
@@ -326,13 +240,19 @@ def _crowded(plan: Plan, found: Found) -> dict[str, object]:
 
 
 SECTIONS: Sequence[Section] = (
-    *COSTS,
-    section(_fewer_steps, Table("fedml-table-5", _table_5, noted)),
+    section(lambda plan: _steps(turns.MODELS, plan), Table("fedml-table-4", _table_4, noted)),
+    TABLE_6_SECTION,
+    section(lambda plan: [by_share(plan)], Table("fedml-table-7", _table_7, noted)),
+    section(lambda plan: _steps([turns.CNN], plan), Table("fedml-table-8", _table_8, noted)),
+    section(
+        lambda plan: [by_share(plan), *_steps(turns.TABLE_5, plan)],
+        Table("fedml-table-5", _table_5, noted),
+    ),
     FIGURE_5,
     section(
         lambda plan: [
-            turns.step(turns.RESNET_50.values, turns.SHARES, plan),
-            turns.reduced_step(turns.RESNET_50.values, plan),
+            *_steps([turns.RESNET_50], plan),
+            by_share(plan),
             training_step(plan),
         ],
         Table("fedml-figure-8", _figure_8, noted),
@@ -341,9 +261,5 @@ SECTIONS: Sequence[Section] = (
     section(
         lambda plan: list(_crowd(plan)[1].values()),
         Table("fedml-figure-14a", _figure_14a, _crowded),
-    ),
-    section(
-        lambda plan: [turns.step(turns.RESNET_50.values, turns.SHARES, plan), training_step(plan)],
-        Table("fedml-figure-14b", _figure_14b, noted),
     ),
 )

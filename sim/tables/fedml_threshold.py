@@ -1,21 +1,17 @@
 """FedML-HE's Figure 12: a key that two parties share, beside a key that both hold.
 
-Ours are `ckks` under one key and `threshold-rlwe`, two of two; beside them TenSEAL under one key. Keys
-are timed once a turn: of one party, without what it waits for.
+Ours are `ckks` under one key and `threshold-rlwe`, two of two; beside them TenSEAL under one key.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flhe.schemes.presets import DEFAULT_SEAL
-from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import peers
-from flhe_lab.bench.contender import Contender, Laps, Setting, Vector
+from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.federation import Federation
 from flhe_lab.bench.schemes import fedml, fedml_terms
 from flhe_lab.papers.published import MB
@@ -34,10 +30,9 @@ CRS = bytes(range(32))
 SINGLE, THRESHOLD, TENSEAL = "one key (ckks)", "two of two (threshold-rlwe)", "one key (TenSEAL)"
 
 
-def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey], float]:
-    """Keys of two parties, made as they would, and the seconds of one."""
+def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey]]:
+    """Keys of two parties, made as they would."""
     scheme = ThresholdRlwe(cohort=PARTIES, threshold=PARTIES)
-    began = time.perf_counter()
     drawn = [threshold_keys.begin(scheme, rank, CRS) for rank in range(PARTIES)]
     commitments = [commitment for _, commitment in drawn]
     shown = [threshold_keys.reveal(scheme, state, commitments) for state, _ in drawn]
@@ -45,15 +40,14 @@ def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey], float]:
         threshold_keys.finish(scheme, state, commitments, [boxes[rank] for boxes in shown])
         for rank, (state, _) in enumerate(drawn)
     ]
-    seconds = (time.perf_counter() - began) / PARTIES
-    return replace(scheme, key_id=keys[0].public.key_id), keys, seconds
+    return replace(scheme, key_id=keys[0].public.key_id), keys
 
 
-def threshold_contender(
-    setting: Setting, updates: Sequence[Vector]
-) -> tuple[Contender, Callable[[], int]]:
-    """Two parties' sum under a shared key, float32 to float32; then bytes of an answer, once opened."""
-    scheme, keys, _ = agreed()
+def measure(values: int, repeats: int, say: Say) -> Rows:
+    """Time all three in turns; JSON values."""
+    setting = Setting(values, PARTIES)
+    updates = setting.updates()
+    scheme, keys = agreed()
     public, parties = keys[0].public, [Party(scheme, key) for key in keys]
     theirs: list[bytes] = []
 
@@ -62,32 +56,16 @@ def threshold_contender(
             theirs.append(parties[1].partial(total, (0, 1)))
         return combine(scheme, total, (0, 1), {0: parties[0].partial(total, (0, 1)), 1: theirs[0]})
 
-    terms = fedml_terms(1.0)
-    both = Federation(terms, scheme, lambda rank: ThresholdSealer(scheme, public, rank), opened)
-    made = both.contender(THRESHOLD, setting, updates)
-    return made, lambda: len(theirs[0])
-
-
-def measure(values: int, repeats: int, say: Say) -> Rows:
-    """Time all three in turns; JSON values."""
-    setting = Setting(values, PARTIES)
-    updates = setting.updates()
-    shared, answer_bytes = threshold_contender(setting, updates)
+    both = Federation(
+        fedml_terms(1.0), scheme, lambda rank: ThresholdSealer(scheme, public, rank), opened
+    )
     contenders = {
         SINGLE: fedml(setting, updates),
-        THRESHOLD: shared,
+        THRESHOLD: both.contender(THRESHOLD, setting, updates),
         TENSEAL: peers.shortest_ckks(setting, updates),
     }
-    makers = {
-        SINGLE: lambda: SealSecret.generate(DEFAULT_SEAL),
-        THRESHOLD: lambda: Laps(keys=agreed()[2]),
-        TENSEAL: lambda: peers.tenseal_ckks(peers.shortest_moduli(PARTIES)),
-    }
     found = timed(contenders, repeats, say)
-    keys = {name: Contender(name, {"keys": make}) for name, make in makers.items()}
-    for name, row in timed(keys, repeats, say).items():
-        found[name]["keys"] = row["keys"]
-    found[THRESHOLD]["answer"] = [answer_bytes(), "counted"]
+    found[THRESHOLD]["answer"] = [len(theirs[0]), "counted"]
     return found
 
 
@@ -98,13 +76,13 @@ def _values(plan: Plan) -> int:
 def _step(plan: Plan) -> Step:
     values = _values(plan)
     return Step(
-        f"fedml-threshold-{values}" + ("-quick" if plan.quick else ""),
+        f"fedml-threshold-{values}",
         lambda say: measure(values, plan.repeats, say),
         f"threshold and single keys, {values:,} values",
     )
 
 
-TOLD = {"keys": "keys", "encrypt": "encryption", "add": "addition", "decrypt": "decryption"}
+TOLD = {"encrypt": "encryption", "add": "addition", "decrypt": "decryption"}
 SIZES = {"bytes": "upload", "answer": "answer"}
 """Phases and sizes as they are measured -> as tables call them."""
 

@@ -12,10 +12,10 @@ from flhe_lab.papers.convergence import reported
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs as who
 from flhe_lab.tables.evaluation import NAMES as MODEL_NAMES
-from flhe_lab.tables.evaluation import TOTAL, VALUES, Evaluation, Round, row
+from flhe_lab.tables.evaluation import TOTAL, VALUES, Evaluation, Round
 from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
 from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.result import Group, Marked, counted, derived, projected, published
+from flhe_lab.tables.result import Marked, counted, derived, projected, published
 from flhe_lab.tables.table import Found, Line, Numbers, Plan, Say, Section, Step, Table, section
 
 MODELS = ("resnet20", "gru", "cnn")
@@ -99,19 +99,15 @@ def _said(model: str, mode: str) -> Any:
     return reported("FLASHE", MODEL_NAMES[model], MODES[mode])
 
 
-def _iteration_s(model: str, mode: str) -> Numbers:
-    said = _said(model, mode)
-    return {TOTAL: derived(said.hours * 3600 / said.epochs)}
-
-
-def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:
+def _iteration(_model: str, cost: Cost, seen: Round) -> Numbers:
     size = cost.upload_bytes / 1e6
-    return {"up": size, "down": size, "traffic": size * 2}
+    return seen.parts | {"up": size, "down": size, "traffic": size * 2}
 
 
-def _paper_traffic(model: str, mode: str) -> Numbers:
+def _paper_iteration(model: str, mode: str) -> Numbers:
     said = _said(model, mode)
-    return {"traffic": derived(said.traffic_gb * (1 << 30) / 1e6 / said.epochs)}
+    traffic = derived(said.traffic_gb * (1 << 30) / 1e6 / said.epochs)
+    return {TOTAL: derived(said.hours * 3600 / said.epochs), "traffic": traffic}
 
 
 def _ends(model: str, _cost: Cost, seen: Round) -> Numbers:
@@ -169,14 +165,13 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
 
 def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
     """Everybody's cost of a tenth."""
-    at, factor = EVALUATION.stands_for(model, plan)
-    seen = found[_tenth_step(at, plan).key]
+    seen, values = found[_tenth_step(model, plan).key], VALUES[model]
     read = who.read(seen["rows"])
     for name in (PLAIN_TENTH, who.FLASHE_TENTH):
-        yield read[name].scaled(factor)
-    sent, union = seen["sent"] / VALUES[at], seen["union"] / VALUES[at]
+        yield read[name]
+    sent, union = seen["sent"] / values, seen["union"] / values
     whole = read[who.PHE]
-    tenth = Cost(
+    yield Cost(
         PHE_TENTH,
         "peer",
         whole.encrypt_s * sent,
@@ -185,33 +180,24 @@ def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
         whole.upload_bytes * sent + seen["support_bytes"],
         whole.upload_bytes * union + seen["sum_support_bytes"],
     )
-    yield tenth.scaled(factor)
 
 
-def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
-    for model in MODELS:
-        values, dense = VALUES[model], counted(4 * VALUES[model])
-        sizes: list[tuple[str, Group, Marked]] = [(who.PLAIN, "ours", dense)]
-        for cost in tenth_costs(model, plan, found):
-            sizes.append((cost.who, cost.group, cost.upload_bytes))
-        for name, group, size in sizes:
-            each = {"uplink": size / 1e6, "uplink a value of the model": size / values}
-            yield Line(row(model), name, group, {**each, RATIO: size / dense})
-        for name, ratio in PUBLISHED.items():
-            yield Line(row(model), name, "paper", {RATIO: ratio})
+def _tenth(model: str, cost: Cost, seen: Round) -> Numbers:
+    size, dense = cost.upload_bytes, counted(4 * VALUES[model])
+    each = {"uplink": size / 1e6, "uplink a value of the model": size / VALUES[model]}
+    return seen.parts | each | {RATIO: size / dense}
 
 
 _filled, _modes = EVALUATION.filled, tuple(MODES)
-FIGURE_7 = _filled(costs, lambda _model, _cost, seen: seen.parts, _modes, _iteration_s)
-FIGURE_8 = _filled(costs, _traffic, _modes, _paper_traffic)
+FIGURE_7 = _filled(costs, _iteration, _modes, _paper_iteration)
 TABLE_4 = _filled(costs, _ends, _modes, _paper_ends)
-FIGURE_10 = _filled(tenth_costs, lambda _model, _cost, seen: seen.parts)
+FIGURE_10 = _filled(
+    tenth_costs, _tenth, tuple(PUBLISHED), lambda _model, mode: {RATIO: PUBLISHED[mode]}
+)
 
 SECTIONS: Sequence[Section] = (
     section(size_steps, Table("flashe-table-2", _table_2)),
     section(steps, Table("flashe-figure-7", FIGURE_7)),
-    section(steps, Table("flashe-figure-8", FIGURE_8)),
     section(steps, Table("flashe-table-4", TABLE_4)),
     section(tenth_steps, Table("flashe-figure-10", FIGURE_10)),
-    section(tenth_steps, Table("flashe-figure-11", _figure_11)),
 )

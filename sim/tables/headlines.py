@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from flhe_lab.advise.wan import uniform
 from flhe_lab.bench.secure_sums import SECAGG
+from flhe_lab.tables import fedml_measure as turns
 from flhe_lab.tables import phase_costs as costs
 from flhe_lab.tables.evaluation import TOTAL, batch_s, played, training_step
 from flhe_lab.tables.result import Marked
@@ -38,7 +39,6 @@ AT_CNN = (
     costs.CKKS_PAPER,
     costs.CKKS,
 )
-SELECTED = (costs.FEDML_CLEAR, costs.FEDML, costs.FEDML_TENTH)
 
 
 def cnn_step(plan: Plan) -> Step:
@@ -46,9 +46,10 @@ def cnn_step(plan: Plan) -> Step:
     return costs.step(CNN, COHORT, AT_CNN, plan)
 
 
-def selected_step(plan: Plan) -> Step:
-    """FedML-HE, all and a tenth: one run, in turns."""
-    return costs.step(1_000_000 if plan.quick else 10_000_000, 3, SELECTED, plan)
+def _selected(plan: Plan, found: Found) -> list[costs.Cost]:
+    """FedML-HE of its CNN: nothing, a tenth and everything encrypted, of one run."""
+    seen = turns.costs(turns.CNN.values, turns.SHARES, plan, found)
+    return [seen[turns.ours(share)] for share in (0, 0.1, 1)]
 
 
 def _ratios(plan: Plan, found: Found) -> Iterator[tuple[str, Marked]]:
@@ -66,37 +67,43 @@ def _ratios(plan: Plan, found: Found) -> Iterator[tuple[str, Marked]]:
     yield "narrow", sent[costs.ESAFL_NARROW] / sent[costs.PLAIN]
     yield "secagg", ratio_of(plan, found, SECAGG)
     yield "flower", ratio_of(plan, found)
-    part = costs.read(found[selected_step(plan).key])
-    clear, whole, tenth = (part[name] for name in SELECTED)
-    yield "seconds", whole.work_s(2) / (tenth.work_s(2) - clear.work_s(2))
-    yield "bytes", whole.upload_bytes / (tenth.upload_bytes - clear.upload_bytes)
+    selected = _selected(plan, found)
+    for what, numbers in (
+        ("seconds", [cost.work_s(turns.COHORT) for cost in selected]),
+        ("bytes", [cost.upload_bytes for cost in selected]),
+    ):
+        clear, tenth, whole = numbers
+        yield what, (whole - clear) / (tenth - clear)
 
 
 def _lines(plan: Plan, found: Found) -> Iterator[Line]:
     """Each ratio, and whether it keeps to its bound; beside it the paper's, where there is one."""
     for name, here in _ratios(plan, found):
         declared = declarations()["headlines"]["rows"][name]
-        row = declared["row"].format(millions=1 if plan.quick else 10)
         most, least = declared.get("most"), declared.get("least")
         holds = here.value >= least if most is None else here.value <= most
         bound = f"at least {least:g}" if most is None else f"at most {most:g}"
         said = f"here, {bound}: {'holds' if holds else 'does NOT hold'}"
-        yield Line(row, said, "ours", {"ratio": here})
+        yield Line(declared["row"], said, "ours", {"ratio": here})
         for who, ratio in declared.get("paper", {}).items():
-            yield Line(row, who, "paper", {"ratio": ratio})
+            yield Line(declared["row"], who, "paper", {"ratio": ratio})
 
 
 def _told(plan: Plan, found: Found) -> dict[str, object]:
     """Everything encrypted to a tenth, what is in clear included: seconds, bytes."""
-    part = costs.read(found[selected_step(plan).key])
-    _, whole, tenth = (part[name] for name in SELECTED)
-    nbytes = whole.upload_bytes / tenth.upload_bytes
-    return {"seconds": (whole.work_s(2) / tenth.work_s(2)).value, "nbytes": nbytes.value}
+    _, tenth, whole = _selected(plan, found)
+    seconds = whole.work_s(turns.COHORT) / tenth.work_s(turns.COHORT)
+    return {"seconds": seconds.value, "nbytes": (whole.upload_bytes / tenth.upload_bytes).value}
 
 
 SECTIONS: Sequence[Section] = (
     section(
-        lambda p: [training_step("cnn", p), cnn_step(p), ratio_step(p), selected_step(p)],
+        lambda plan: [
+            training_step("cnn", plan),
+            cnn_step(plan),
+            ratio_step(plan),
+            turns.step(turns.CNN.values, turns.SHARES, plan),
+        ],
         Table("headlines", _lines, _told),
         paper="headlines",
     ),

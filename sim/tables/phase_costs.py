@@ -7,7 +7,6 @@ and of opening the sum; bytes are of one upload and of the sum that comes back.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,9 +25,6 @@ FLASHE_TENTH, ESAFL_NARROW, FEDML_TENTH = (
     "ESAFL, rns-8192",
     "FedML-HE, 10% encrypted",
 )
-FEDML_CLEAR = "FedML-HE's clear part, 90%"
-"""Alone: what encrypting a tenth costs is beyond it."""
-
 BATCHCRYPT_2048 = "BatchCrypt, 2048 bits"
 PHE, PHE_BATCHED = "python-paillier", "python-paillier, batched"
 BFV_PAPER, BFV = "TenSEAL BFV, as in FLASHE", "TenSEAL BFV, shortest"
@@ -54,21 +50,24 @@ WHO: Mapping[str, Make] = {
     ESAFL_NARROW: partial(schemes.esafl, ring_name=schemes.NARROW),
     FEDML: schemes.fedml,
     FEDML_TENTH: partial(schemes.fedml, share=0.1),
-    FEDML_CLEAR: partial(schemes.fedml_clear, share=0.1),
     BATCHCRYPT: part_of(schemes.batchcrypt, 300_000),
     BATCHCRYPT_2048: part_of(partial(schemes.batchcrypt, key_bits=2048), 300_000),
     PHE: _phe(phe.phe_values),
     PHE_BATCHED: _phe(phe.phe_batches),
     # FLASHE's peer (Sec. 5.4): SEAL's own moduli, 218 bits, and its plain modulus.
-    BFV_PAPER: partial(peers.bfv, moduli=None, dimension=8192, modulus=1_964_769_281),
+    BFV_PAPER: partial(peers.bfv, dimension=8192, modulus=1_964_769_281),
     BFV: peers.bfv,
     CKKS_PAPER: peers.ckks,
     CKKS: peers.shortest_ckks,
-    # The shortest ring that TenSEAL takes with such sums.
-    BFV_VALUES: partial(peers.bfv, moduli=None, slots=1),
-    CKKS_VALUES: peers.ckks_values,
+    # The shortest ring that TenSEAL takes with such sums; an update would take gigabytes.
+    BFV_VALUES: part_of(partial(peers.bfv, slots=1), phe.SAMPLE),
+    CKKS_VALUES: part_of(partial(peers.ckks, slots=1), phe.SAMPLE),
 }
 """How to make everybody who can be timed take part, by name as tables call it."""
+
+
+NUMBERS = ("encrypt_s", "add_s", "decrypt_s", "upload_bytes", "down_bytes")
+"""Of a Cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +88,17 @@ class Cost:
 
     def scaled(self, factor: float) -> Cost:
         """The cost of `factor` times as many values."""
-        names = ("encrypt_s", "add_s", "decrypt_s", "upload_bytes", "down_bytes")
-        numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
         numbers |= {n: each and proportional(each, factor) for n, each in numbers.items()}
         return replace(self, **numbers)
+
+    def mixed(self, share: float, clear: Cost, who: str) -> Cost:
+        """The cost, under a name, if only a share were as this one and the rest as `clear`."""
+        some, rest = self.scaled(share), clear.scaled(1 - share)
+        numbers: dict[str, Any] = {
+            name: getattr(some, name) + getattr(rest, name) for name in NUMBERS
+        }
+        return replace(self, who=who, **numbers)
 
 
 def step(values: int, cohort: int, names: Sequence[str], plan: Plan) -> Step:
@@ -114,7 +120,6 @@ def measure(
     makes: Mapping[str, Make],
     repeats: int,
     say: Say,
-    enough_s: float = math.inf,
 ) -> Rows:
     """Time everybody in turns at one size, each by the name it has in `makes`."""
     setting = Setting(values, cohort)
@@ -123,7 +128,7 @@ def measure(
     for name, make in makes.items():
         say(f"{name}, making ready")
         contenders[name] = make(setting, updates)
-    return timed(contenders, repeats, say, cohort, enough_s)
+    return timed(contenders, repeats, say, cohort)
 
 
 def timed(
@@ -131,18 +136,17 @@ def timed(
     repeats: int,
     say: Say,
     cohort: int = 1,
-    enough_s: float = math.inf,
 ) -> Rows:
     """Time everybody in turns; JSON values that `read` takes.
 
-    What is done once for the sum, "close", is shared by `cohort` additions. `enough_s` as in `turns`.
+    What is done once for the sum, "close", is shared by `cohort` additions.
 
     Raises FlheError: a mean that is not the mean.
     """
     # The minimum of seven turns is not to be compared with that of three: all have as many.
     repeats = min(repeats, *(contender.max_repeats for contender in contenders.values()))
     taking = [replace(contender, name=name) for name, contender in contenders.items()]
-    seen = in_turns(taking, repeats, lambda _n, _m, who: say(who), enough_s=enough_s)
+    seen = in_turns(taking, repeats, lambda _n, _m, who: say(who))
     found: Rows = {}
     for name, contender in contenders.items():
         seconds = seen[name].least

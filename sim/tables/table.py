@@ -7,8 +7,7 @@ share it. What is to be compared belongs into one step, in turns: a ratio is of 
 Tables are declared in tables.toml: what a module fills in is numbers. A declaration has `source`
 ("FLASHE, Table 2"), `title`, `units` of the columns, `chart`, `ratios` (what, to whom, of which group
 only) and `notes`. Titles and notes are format strings: names in braces are what the module tells, or
-texts of [shared]; {quick} is the one that `quick` names, in a quick run, else nothing. An empty note
-is left out.
+texts of [shared].
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe_lab.advise.toml_files import load_toml
-from flhe_lab.tables.chart import Chart, Own, filled
+from flhe_lab.tables.chart import Chart, filled
 from flhe_lab.tables.result import Entry, Group, Marked, Result, published, ratios
 
 Say = Callable[[str], None]
@@ -103,7 +102,6 @@ class Table:
     name: str  # "flashe-table-2"
     fill: Fill  # (plan, found) -> lines, in order
     told: Told | None = None  # What titles and notes name in braces
-    chart: Callable[[Plan, Found], Own] | None = None  # Where none is declared
 
     def result(self, plan: Plan, found: Found) -> Result:
         """Fill it in."""
@@ -113,22 +111,17 @@ class Table:
         shared = declarations()["shared"]
         used = {name: text for name, text in shared.items() if f"{{{name}}}" in whole}
         told |= {name: text.format_map(told) for name, text in used.items()}
-        quick = shared.get(declared.get("quick"), "")
-        told["quick"] = quick if plan.quick else ""
         entries = _entries(self.fill(plan, found), declared["units"])
         for what, to, *group in declared.get("ratios", ()):
             entries += ratios(entries, what, to, group=group[0] if group else None)
-        notes = (note.format_map(told) for note in declared.get("notes", ()))
         title = declared["title"].format_map(told)
         return Result(
             self.name,
             declared["source"],
             title,
             tuple(entries),
-            self.chart(plan, found)
-            if self.chart
-            else _chart(declared.get("chart"), entries, title if plan.quick else None),
-            tuple(filter(None, notes)),
+            _chart(declared.get("chart"), entries, title if plan.quick else None),
+            tuple(note.format_map(told) for note in declared.get("notes", ())),
         )
 
 

@@ -7,17 +7,19 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import FlheError
 from flhe.strategies.overhead import PHASES
 from flhe.strategies.report import RoundReport
 from flhe_lab.bench import deployed, table
-from flhe_lab.bench.laps import Lap, Row, contenders, in_turns
-from flhe_lab.bench.turns import Times
+from flhe_lab.bench.contender import Contender, Laps
+from flhe_lab.bench.laps import lap, ratios
+from flhe_lab.bench.turns import Measured, Times, measure
 from tests.provision.site import bad, run
 
 rounds = pytest.importorskip("flhe_lab.bench.rounds")
@@ -31,30 +33,41 @@ def bench(*words: str) -> dict[str, Any]:
     return found
 
 
+def medians(row: dict[str, Any]) -> dict[str, float]:
+    """Seconds of one counted round, by phase; those that are of no one phase apart."""
+    return {what: times["median"] for what, times in row["seconds"].items()}
+
+
 # --- in one process ---
 
 
-def test_all_do_the_same_work_and_every_second_has_a_place() -> None:
+def test_all_do_the_same_work_and_every_second_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses: dict[tuple[str, int], float] = {}
+    hand_over = rounds.Turns._finished
+
+    def finished(self: Any, report: RoundReport) -> None:
+        losses[self.name, report.round] = report.loss or 0.0
+        hand_over(self, report)
+
+    monkeypatch.setattr(rounds.Turns, "_finished", finished)
     small = ("--task", "digits", "--cohort", "3", "--images", "20", "--repeats", "1")
-    found = bench("sash", "flashe", *small)
+    found = bench("sash", "plain", "flashe", "sash", *small)
     assert found["setting"] == {"task": "digits", "clients": 3, "images": 20, "repeats": 1}
-    rows = {row["name"]: row for row in found["rows"]}
+    rows = {row["name"]: medians(row) for row in found["rows"]}
     assert list(rows) == ["plain", "sash", "flashe"]
-    for row in rows.values():
-        [lap] = row["rounds"]  # the first one does not count
-        assert set(lap["phases"]) <= set(PHASES)
-        assert min(lap["phases"].values()) >= 0
-        assert sum(lap["phases"].values()) == pytest.approx(lap["seconds"])
-        assert 0 < lap["train_s"] < lap["seconds"]
-        assert 0 < lap["evaluate_s"] < lap["seconds"]
-        assert lap["cpu_s"] > 0
-        assert row["apps_s"]["min"] + row["outside_s"]["min"] == pytest.approx(lap["seconds"])
+    for name, row in rows.items():
+        phases = {what: row[what] for what in PHASES if what in row}
+        assert set(row) - set(phases) == {"round", "apps", "processor", "besides"}
+        assert min(phases.values()) >= 0
+        assert sum(phases.values()) == pytest.approx(row["round"])
+        assert min(row["apps"], row["besides"], row["processor"]) > 0
+        assert row["apps"] + row["besides"] == pytest.approx(row["round"])
         # The same images in the same order: what differs is rounding.
-        assert lap["loss"] == pytest.approx(rows["plain"]["rounds"][0]["loss"], abs=0.02)
-    assert rows["plain"]["ratio"]["min"] == rows["plain"]["ratio"]["apart"] == 1
-    assert {"encrypt", "open"} <= rows["flashe"]["phases_s"].keys()
-    assert "masking" in rows["sash"]["phases_s"]
-    assert "encrypt" not in rows["plain"]["phases_s"]
+        assert losses[name, 2] == pytest.approx(losses["plain", 2], abs=0.02)
+    assert found["rows"][0]["ratio"]["min"] == found["rows"][0]["ratio"]["apart"] == 1
+    assert {"encrypt", "open"} <= rows["flashe"].keys()
+    assert "masking" in rows["sash"]
+    assert "encrypt" not in rows["plain"]
 
 
 def report(number: int, wall_s: float = 0.0) -> RoundReport:
@@ -77,81 +90,77 @@ def test_a_run_works_in_its_turn_only_and_waits_are_not_its_own() -> None:
     made.turn()
     time.sleep(0.5)
     assert began == [1]
-    assert made.turn().seconds < 0.4
+    assert made.turn()["round"] < 0.4
     assert began == [1, 2]
     made.end()
     assert began == [1, 2]
     assert not made._thread.is_alive()
 
 
-def test_a_run_that_fails_or_never_began_ends() -> None:
+def test_a_run_that_fails_or_never_began_ends_and_a_round_without_a_client_means_nothing() -> None:
     def work(on_round: Callable[[RoundReport], None]) -> None:
         raise FlheError("it broke")
 
-    failing = rounds.Turns("x", 3, work)
-    with pytest.raises(FlheError, match="it broke"):
-        failing.turn()
-    failing.end()
+    for clients, runs, says in (
+        (3, work, "it broke"),
+        (4, lambda on_round: on_round(report(1)), "round 1: 3 of 4 clients"),
+    ):
+        made = rounds.Turns("x", clients, runs)
+        with pytest.raises(FlheError, match=says):
+            made.turn()
+        made.end()
     never = rounds.Turns("x", 3, work)
     never.end()
     assert not [t for t in threading.enumerate() if t.name == "server-x"]
 
 
-def test_a_round_without_a_client_means_nothing() -> None:
-    made = rounds.Turns("x", 4, lambda on_round: on_round(report(1)))
-    with pytest.raises(FlheError, match="round 1: 3 of 4 clients"):
-        made.turn()
-    made.end()
-
-
 # --- laps, rows and tables ---
 
 
+def row_of(name: str, *laps: dict[str, float]) -> Measured:
+    """What turns with these seconds come to; the first one does not count."""
+    seconds = iter([laps[0], *laps])
+    found = measure([Contender(name, {"round": lambda: Laps(next(seconds))})], len(laps))
+    return found[name]
+
+
 def test_ratios_tell_a_schemes_cost_from_noise_in_training() -> None:
-    def row(name: str, *seconds: tuple[float, float]) -> Row:
-        laps = (Lap(whole, {"train": whole}, own, 0.0, whole) for whole, own in seconds)
-        return Row(name, tuple(laps))
+    def row(name: str, *seconds: tuple[float, float]) -> Measured:
+        return row_of(
+            name,
+            *({"round": r, "apps": a, "processor": r, "besides": r - a} for r, a in seconds),
+        )
 
     plain = row("plain", (10.0, 9.0), (12.0, 11.0), (10.5, 9.5))
     ours = row("flashe", (12.0, 10.5), (10.5, 9.25), (11.0, 9.5))
-    assert ours.seconds == Times(10.5, 11.0)
-    assert ours.known("outside_s") == Times(1.25, 1.5)
-    over = ours.over(plain)
+    assert ours.times["round"] == Times(10.5, 11.0)
+    assert ours.times["besides"] == Times(1.25, 1.5)
+    over = ratios(ours, plain)
     assert over["min"] == pytest.approx(1.05)
-    assert over["median"] == over["cpu"] == pytest.approx(11 / 10.5)
+    assert over["median"] == over["processor"] == pytest.approx(11 / 10.5)
     assert over["apart"] == pytest.approx(1 + 0.5 / 10.5)
-    unknown = Row("flashe", (Lap(3.0, {}),))
-    assert unknown.over(unknown) == {"min": 1.0, "median": 1.0, "cpu": None, "apart": None}
+    unknown = row_of("flashe", {"round": 3.0}, {"round": 3.0, "masking": 1.0})
+    assert ratios(unknown, unknown) == {"min": 1.0, "median": 1.0}
+    assert unknown.times["masking"] == Times(0.0, 0.5)  # a round that lacks it took none
 
 
 def test_a_wait_is_taken_from_what_the_server_does_besides() -> None:
-    lap = Lap.of(9.0, [("train", 3.0), ("other", 6.0)], 5.5)
-    assert (lap.seconds, lap.phases) == (3.5, {"train": 3.0, "other": 0.5})
-
-
-def test_the_first_of_each_does_not_count() -> None:
-    seen: list[str] = []
-
-    def one(name: str) -> Callable[[], Lap]:
-        def turn() -> Lap:
-            seen.append(name)
-            return Lap(float(len(seen)), {})
-
-        return turn
-
-    rows = in_turns({"a": one("a"), "b": one("b")}, 2, lambda *_: None)
-    assert seen == ["a", "b"] * 3
-    assert [[lap.seconds for lap in row.laps] for row in rows] == [[3.0, 5.0], [4.0, 6.0]]
+    found = lap(9.0, [("train", 3.0), ("other", 6.0)], 5.5)
+    assert found == {"round": 3.5, "train": 3.0, "other": 0.5}
 
 
 def test_tables_fit_a_terminal_of_80() -> None:
-    laps = tuple(Lap(99.99, {"train": 90.0, "masking": 9.99}, 88.0, 1.0, 99.99) for _ in range(2))
-    rows = [Row(name, laps) for name in ("plain", "flashe", "sash")]
+    known = {"processor": 99.99, "apps": 89.0, "besides": 10.99}
+    row = row_of("x", {"round": 99.99, "train": 90.0, "masking": 9.99, **known})
+    rows = dict.fromkeys(("plain", "flashe", "sash"), row)
     console = Console(file=io.StringIO(), width=80)
     setting = rounds.Setting("digits")
+    rows["flashe"] = replace(row)
     console.print(table.round_table(rows, rounds.title(setting), rounds.CAPTION))
     console.print(table.phases(rows))
-    console.print(table.round_table([Row("plain", (Lap(2.0, {}),))], "a deployment", "x"))
+    console.print(
+        table.round_table({"plain": row_of("plain", {"round": 2.0})}, "a deployment", "x")
+    )
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
@@ -169,11 +178,8 @@ def test_tables_fit_a_terminal_of_80() -> None:
         ("--deployed", "add --round"),
         ("--round --peers", "--peers means nothing with --round: leave it out"),
         ("--round --values 5", "use it without --round or with --round --deployed"),
-        ("--round --threads 1", "--threads means nothing"),
-        ("--round --dropouts 1", "--dropouts means nothing"),
         ("--round --patience 2", "use it with --round --deployed"),
         ("--round --deployed --cohort 4", "--cohort means nothing with --round --deployed"),
-        ("--round --deployed --images 4", "use it with --round"),
         ("--images 5", "--images means nothing without --round"),
         ("--round rot13", "unknown scheme 'rot13'"),
         ("--round --deployed rot13", "unknown scheme 'rot13'"),
@@ -197,12 +203,6 @@ def test_a_bad_combination_is_refused_with_a_mend(words: str, says: str) -> None
     assert says in bad("bench", *words.split())
 
 
-def test_plain_comes_first_and_each_once() -> None:
-    assert contenders(["sash", "plain", "sash"]) == ("plain", "sash")
-    with pytest.raises(ConfigError, match="must be at least 1"):
-        in_turns({}, 0)
-
-
 # --- deployed ---
 
 
@@ -211,11 +211,10 @@ def test_plain_comes_first_and_each_once() -> None:
 def test_rounds_of_a_real_deployment() -> None:
     found = bench("--deployed", "--values", "5000", "--repeats", "1", "--patience", "20")
     assert [row["name"] for row in found["rows"]] == ["plain", "flashe", "sash"]
-    for row in found["rows"]:
-        [lap] = row["rounds"]
-        assert sum(lap["phases"].values()) == pytest.approx(lap["seconds"])
-        assert row["apps_s"] is None
-        assert lap["phases"]["evaluate"] > 0
+    for row in map(medians, found["rows"]):
+        assert sum(row[what] for what in PHASES if what in row) == pytest.approx(row["round"])
+        assert "apps" not in row
+        assert row["evaluate"] > 0
 
 
 def test_a_server_waits_for_its_turn(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from flhe.errors import ConfigError
-from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe_lab.bench.contender import Setting, part_of
 from flhe_lab.bench.secure_sums import FLOWERS, SECAGG
 from flhe_lab.papers import curves
@@ -32,7 +31,6 @@ from flhe_lab.tables import (
 )
 from flhe_lab.tables.chart import draw
 from flhe_lab.tables.esafl_packing import AS_COUNTED, AS_WRITTEN, counts, errors
-from flhe_lab.tables.fedml_measure import RESNET_50
 from flhe_lab.tables.flashe_masks import crossing
 from flhe_lab.tables.result import counted
 from flhe_lab.tables.table import Plan
@@ -53,53 +51,36 @@ def stored(found: Any) -> Any:
 
 
 def test_costs_are_of_one_run_and_keep_their_marks() -> None:
-    names = ("plain", "FLASHE", "TenSEAL CKKS, a value each")
+    names = ("plain", "FLASHE", "python-paillier")
     makes = {name: phase_costs.WHO[name] for name in names}
     makes["plain"] = part_of(makes["plain"], 200)
     costs = phase_costs.read(stored(phase_costs.measure(800, 4, makes, 1, say)))
     assert [cost.group for cost in costs.values()] == ["ours", "ours", "peer"]
     marks = [(cost.encrypt_s.mark, cost.upload_bytes.mark) for cost in costs.values()]
-    assert marks == [("sampled", "sampled"), ("measured", "counted"), ("sampled", "sampled")]
+    assert marks == [("sampled", "sampled"), ("measured", "counted"), ("sampled", "counted")]
     assert costs["plain"].upload_bytes.value == 3200
-    twice = costs["FLASHE"].scaled(2.0)
-    assert twice.upload_bytes.value == 2 * costs["FLASHE"].upload_bytes.value
-    assert twice.work_s(3).mark == "sampled"
 
 
-# --- BatchCrypt ---
-
-
-def test_short_keys_are_below_the_policy() -> None:
-    assert batchcrypt.short_key(512).public.bits in (511, 512)
-    with pytest.raises(ConfigError, match="key_bits=1024"):
-        SecretKey.generate(1024)
+# --- BatchCrypt, ESAFL ---
 
 
 def test_keys_that_are_refused_have_no_batches() -> None:
-    found = stored(batchcrypt.measure_keys(300, 4, 300, 1, say, (512, 2048)))
-    who = (phase_costs.PHE, batchcrypt.ARITHMETIC, batchcrypt.WHOLE)
-    names = [f"{name}|{bits}" for bits in (512, 2048) for name in who]
-    assert list(found) == [name for name in names if name != f"{who[2]}|512"]
+    found = stored(batchcrypt.measure_keys(300, 300, 1, say, (512, 2048)))
+    phe, whole = f"{phase_costs.PHE}|2048", f"{batchcrypt.WHOLE}|2048"
+    assert list(found) == [f"{phase_costs.PHE}|512", phe, whole]
     costs = phase_costs.read(found)
-    sizes = [costs[f"{name}|2048"].upload_bytes.value for name in who]
-    assert sizes[:2] == [300 * 516, 300 * 512]
-    assert 3 * 512 < sizes[2] < 4 * 512 + 300  # 106 of two clients; tags and counts
-    assert costs[f"{who[0]}|512"].group == "peer"
+    assert costs[phe].upload_bytes.value == 300 * 516
+    assert 3 * 512 < costs[whole].upload_bytes.value < 4 * 512 + 300  # 106 of two; tags and counts
+    assert (costs[phe].group, costs[whole].group) == ("peer", "ours")
 
 
 def test_narrower_values_take_fewer_ciphertexts() -> None:
-    slots = batchcrypt.slots
-    found = batchcrypt.by_width(stored(batchcrypt.measure_widths(700, 700, 1, say)), 700)
-    for bits, (ours, theirs) in found.items():
-        count = -(-700 // slots(bits).per)
-        assert theirs.upload_bytes.value == count * 512
-        assert 0 < ours.upload_bytes.value - count * 512 < 512 + 300  # tags and counts
-    assert slots(8).per > slots(16).per > slots(32).per
-    ratio = found[8][1].encrypt_s.value / found[16][1].encrypt_s.value
-    assert ratio == pytest.approx(slots(8).batches(700) / slots(16).batches(700))
-
-
-# --- ESAFL ---
+    found = phase_costs.read(stored(batchcrypt.measure_widths(700, 700, 1, say)))
+    counts = {bits: batchcrypt.slots(bits).batches(700) for bits in batchcrypt.BATCH}
+    assert found[phase_costs.PHE_BATCHED].upload_bytes == counted(512 * counts[16])
+    for bits, count in counts.items():
+        size = found[f"{bits} bits"].upload_bytes.value
+        assert 0 < size - count * 512 < 512 + 300  # tags and counts
 
 
 def test_what_is_counted_is_what_is_encrypted() -> None:
@@ -121,59 +102,52 @@ def test_what_is_counted_is_what_is_encrypted() -> None:
 # --- FedML-HE ---
 
 
-def test_an_aggregation_is_measured_and_projected_where_it_is_longer() -> None:
-    taken = fedml_measure.step(2_000, (0.0, 0.1, 1.0), QUICK)
+def test_an_aggregation_is_measured_and_projected_where_it_is_longer_or_a_share() -> None:
+    shares = (0.0, 0.1, 1.0)
+    taken = fedml_measure.step(2_000, shares, QUICK)
     found = {taken.key: stored(taken.work(say))}
-    whole = fedml_measure.costs(2_000, (0.0, 0.1, 1.0), QUICK, found)
+    whole = fedml_measure.costs(2_000, shares, QUICK, found)
     ours, tenseals = fedml_measure.ours, fedml_measure.tenseals
     assert list(whole) == [
-        *("plain", ours(0), ours(0.1), tenseals(0.1)),
-        *(fedml_measure.OURS, fedml_measure.TENSEAL, fedml_measure.FLARE),
+        *("plain", ours(0), ours(0.1), ours(1)),
+        *(fedml_measure.TENSEAL, fedml_measure.FLARE, tenseals(0.1)),
     ]
     assert whole["plain"].upload_bytes == counted(8_000)
-    assert {cost.work_s(fedml_measure.COHORT).mark for cost in whole.values()} == {"measured"}
-    sizes = [whole[name].upload_bytes.value for name in (ours(1), fedml_measure.TENSEAL)]
-    assert sizes == sorted(sizes)
-    longest = {fedml_measure.step(10**7, (0.0, 0.1, 1.0), QUICK).key: found[taken.key]}
-    longer = fedml_measure.costs(10**7, (0.0, 0.1, 1.0), QUICK, longest)[ours(1)]
+    marks = {name: cost.work_s(fedml_measure.COHORT).mark for name, cost in whole.items()}
+    assert marks.pop(tenseals(0.1)) == "sampled"
+    assert set(marks.values()) == {"measured"}
+    tenth, everything = whole[tenseals(0.1)], whole[tenseals(1)].upload_bytes.value
+    assert tenth.upload_bytes.value == pytest.approx(0.1 * everything + 0.9 * 8_000)
+    assert (tenth.who, tenth.group) == (tenseals(0.1), "peer")
+    assert whole[ours(1)].upload_bytes.value < everything
+    longest = {fedml_measure.step(10**7, shares, QUICK).key: found[taken.key]}
+    longer = fedml_measure.costs(10**7, shares, QUICK, longest)[ours(1)]
     assert longer.add_s.mark == longer.upload_bytes.mark == "sampled"
     factor = 10**7 / fedml_measure.longest(QUICK)
     assert longer.add_s.value == pytest.approx(factor * whole[ours(1)].add_s.value)
 
 
-def test_fewer_values_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedml_measure, "TOP_K", 16_000)
-    step = fedml_measure.reduced_step(32_000, QUICK)
-    assert step.key == "fedml-reduced-2000-1000-quick"
-    found = fedml_measure.reduced_costs(32_000, QUICK, {step.key: stored(step.work(say))})
-    assert found["plain"].upload_bytes.value == 16 * 4_000
-
-
-def test_parameters_keep_within_what_is_secure() -> None:
-    for ring, budget in fedml_parameters.BUDGET.items():
-        for weighs in (True, False):
-            made = fedml_parameters.shortest(ring, 14, server_weighs=weighs)
-            assert made is not None
-            assert sum(made[1]) <= budget
-            assert len(made[1]) == (3 if weighs else 2)
-    for ring, scale, weighs in ((2048, 40, False), (2048, 20, True), (4096, 52, True)):
-        assert fedml_parameters.shortest(ring, scale, server_weighs=weighs) is None
-
-
 def test_a_larger_scale_is_nearer_to_the_mean() -> None:
     found = stored(fedml_parameters.cost_of_setups(100, 1, say))
-    assert len(found) == len(fedml_parameters.setups()) * 5
-    assert sum("values" not in row for row in found) >= 7  # there are no such primes
-    errors_by = {row["scale"]: row["error"] for row in found if row["ring"] == 8192}
+    assert len(found) == len(fedml_measure.TABLE_6)
+    errors_by = {row["scale"]: row["error"] for row in found}
     assert errors_by[20] > 100 * errors_by[33] > errors_by[40]
     assert errors_by[33] < 1e-5
-    assert all(row["seconds"] > 0 for row in found if "values" in row)
+    assert all(row["seconds"] > 0 for row in found)
+
+
+def test_primes_keep_within_what_is_secure() -> None:
+    primes, budget = fedml_parameters.primes, fedml_parameters.BUDGET
+    for ring, scale in ((2048, 14), (2048, 33), (4096, 14), (4096, 52), (8192, 14), (8192, 52)):
+        assert sum(primes(ring, scale)) <= budget[ring]
+        assert fedml_parameters.cipher_of(ring, scale).slots == ring // 2  # TenSEAL takes them
 
 
 def test_learning_goes_through_ciphertexts() -> None:
-    found = fedml_parameters.accuracy((4096,), (33,), 1, say, examples=20)
-    (one,) = found["encrypted"]
-    assert one["best"] == pytest.approx(found["clear"], abs=0.02)
+    found = fedml_parameters.accuracy((1024, 2048), (33, 52), 1, say, examples=20)
+    assert [each["ring"] for each in found["encrypted"]] == [2048, 4096, 4096]
+    for each in found["encrypted"]:
+        assert each["best"] == pytest.approx(found["clear"], abs=0.02)
     assert 0 < found["clear"] < 1
 
 
@@ -197,6 +171,8 @@ def test_the_map_has_every_parameter_and_is_drawn(tmp_path: Path) -> None:
     assert tops == pytest.approx(10, abs=0.02)
     draw(figure, tmp_path / "map.svg")
     assert "convolution 1" in (tmp_path / "map.svg").read_text()
+    told = fedml_map.told_of({"one": np.array([1.0, 0.05]), "other": np.array([0.15, 0.3])})
+    assert (told["low"], told["top"]) == (25, pytest.approx(100 / 1.5))
 
 
 # --- FLASHE ---
@@ -239,13 +215,13 @@ def test_a_point_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     step = sash_times.ratio_step(QUICK)
     data = stored(step.work(say))
     assert set(data) == {"SASH", "SecAgg", FLOWERS}  # all are neighbours of all
-    assert data[FLOWERS]["sampled"]
-    assert not data["SASH"]["sampled"]
     data[SECAGG] |= {"client": 10.0, "server": 30.0}
     data["SASH"] |= {"client": 1.0, "server": 1.0}
     ratio = sash_times.ratio_of(QUICK, {step.key: data}, SECAGG)
     assert (ratio.value, ratio.mark) == (20, "measured")
-    assert sash_times.ratio_of(QUICK, {step.key: data}).mark == "sampled"
+    for plan in (QUICK, FULL):
+        (other,) = sash_times._steps(lambda _plan: [("", 0, Setting(50, 5, 1))])(plan)
+        assert (FLOWERS in other.work(say)) == (plan == FULL)
 
 
 def test_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,15 +250,13 @@ def test_a_batch_is_trained_of_the_size_that_is_told(model: str) -> None:
     found = step.work(say)
     assert found["batch"] == evaluation.BATCH[model]
     assert round(found["parameters"], -4) == round(evaluation.VALUES[model], -4)
-    assert (
-        evaluation.batch_s(model, {step.key: found}, QUICK).value == found["seconds_per_batch"] > 0
-    )
+    of_a_batch = evaluation.batch_s(model, {step.key: found}, QUICK)
+    assert of_a_batch.value == found["seconds_per_batch"] > 0
 
 
 def test_training_is_of_the_model_that_the_paper_has() -> None:
     found = fedml_costs.train_resnet(2, 1, 32)
-    assert found["parameters"] == RESNET_50.values
-    assert found["seconds_per_image"] > 0
+    assert (found["parameters"], found["batch"]) == (fedml_measure.RESNET_50.values, 2)
 
 
 def test_other_settings_are_other_measurements(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flhe.errors import ConfigError, FlheError
 from flhe_lab.tables.chart import Chart
 from flhe_lab.tables.result import LEGEND, Entry, Result, measured
-from flhe_lab.tables.runner import run, steps_of
+from flhe_lab.tables.runner import Made, run, steps_of
 from flhe_lab.tables.store import Store
 from flhe_lab.tables.table import Found, Plan, Say, Section, Step
 
@@ -50,30 +51,34 @@ class Counting:
         name = f"p-{self.section.name}"
         return [Result(name, "P, Table 1", "times", entries, self.chart)]
 
+    def run(self, place: Path, plan: Plan = QUICK, **how: Any) -> Made:
+        return run([self.section], plan, place, **how)
+
+
+def ran(place: Path, count: int, **how: Any) -> list[int]:
+    """Which steps of so many are run."""
+    counting = Counting(count)
+    counting.run(place, **how)
+    return counting.ran
+
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(tmp_path: Path) -> None:
+    folder = tmp_path / "results-quick" / "measured"
+    folder.mkdir(parents=True)
+    (folder / "step-2.part").write_text('{"half"')
     stopped = Counting(stop_at=2)
     with pytest.raises(KeyboardInterrupt):
-        run([stopped.section], QUICK, tmp_path)
+        stopped.run(tmp_path)
     assert stopped.ran == [0, 1]
     assert not (tmp_path / "results-quick.md").exists()
     again = Counting()
-    made = run([again.section], QUICK, tmp_path)
+    made = again.run(tmp_path)
     assert (again.ran, made.measured, made.kept) == ([2], 1, 2)
     assert [e.number.value for e in made.results[0].entries] == [0.5, 1.5, 2.5]
-    afresh = Counting()
-    run([afresh.section], QUICK, tmp_path, fresh=True)
-    assert afresh.ran == [0, 1, 2]
-
-
-def test_a_file_that_was_half_written_is_measured_again(tmp_path: Path) -> None:
-    folder = tmp_path / "results-quick" / "measured"
-    folder.mkdir(parents=True)
-    (folder / "step-0.part").write_text('{"half"')
-    counting = Counting(1)
-    run([counting.section], QUICK, tmp_path)
-    assert counting.ran == [0]
     assert not list(folder.glob("*.part"))
+    assert ran(tmp_path, 1, fresh=True) == [0]
+    assert ran(tmp_path, 3) == []  # the others are not forgotten
+    assert ran(tmp_path, 1, plan=Plan(quick=False)) == [0]  # which shares nothing with a quick run
 
 
 def measured_on(place: Path, step: int, **machine: str) -> None:
@@ -88,17 +93,16 @@ def measured_on(place: Path, step: int, **machine: str) -> None:
 def test_measurements_of_another_machine_or_release_are_made_again(
     name: str, other: str, tmp_path: Path
 ) -> None:
-    run([Counting(1).section], QUICK, tmp_path)
+    Counting(1).run(tmp_path)
     measured_on(tmp_path, 0, **{name: other})
     counting = Counting(1)
-    made = run([counting.section], QUICK, tmp_path)
-    assert (counting.ran, made.foreign) == ([0], ("step-0",))
+    assert (counting.run(tmp_path).foreign, counting.ran) == (("step-0",), [0])
 
 
 def test_a_page_is_drawn_again_of_what_any_machine_measured(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="3 of 3 measurements are missing, such as step-0"):
-        run([Counting().section], QUICK, tmp_path, redraw=True)
-    run([Counting(drawn=True).section], QUICK, tmp_path)
+        Counting().run(tmp_path, redraw=True)
+    Counting(drawn=True).run(tmp_path)
     folder, page = tmp_path / "results-quick", tmp_path / "results-quick.md"
     for i, name in enumerate(("an old one", "an old one", "a borrowed one")):
         measured_on(tmp_path, i, processor=name)
@@ -106,7 +110,7 @@ def test_a_page_is_drawn_again_of_what_any_machine_measured(tmp_path: Path) -> N
     for path in (page, folder / "p-one.csv", folder / "p-one.svg"):
         path.unlink()
     counting = Counting(drawn=True)
-    made = run([counting.section], QUICK, tmp_path, redraw=True)
+    made = counting.run(tmp_path, redraw=True)
     assert (counting.ran, made.measured, made.foreign) == ([], 0, ())
     assert (folder / "p-one.csv").read_text() == numbers
     assert (folder / "p-one.svg").stat().st_size > 0
@@ -125,29 +129,23 @@ def test_a_foreign_file_is_refused(text: str, tmp_path: Path) -> None:
         store.get("step-0")
 
 
-def test_sections_share_steps(tmp_path: Path) -> None:
-    one, other, full = Counting(2, "one"), Counting(3, "other"), Counting(1)
+def test_sections_share_steps_of_one_key_which_mean_one_thing(tmp_path: Path) -> None:
+    one, other = Counting(2, "one"), Counting(3, "other")
     run([one.section, other.section], QUICK, tmp_path)
     assert (one.ran, other.ran) == ([0, 1], [2])
-    run([full.section], Plan(quick=False), tmp_path)
-    assert full.ran == [0]  # which shares nothing with a quick run
-
-
-def test_one_key_for_two_things_is_refused(tmp_path: Path) -> None:
-    a = Section("a", "P", lambda _plan: [Step("k", lambda _say: 1, "this")], lambda _p, _f: [])
-    b = Section("b", "P", lambda _plan: [Step("k", lambda _say: 2, "that")], lambda _p, _f: [])
+    a, b = (
+        Section("a", "P", lambda _plan, of=of: [Step("k", lambda _say: 1, of)], lambda _p, _f: [])
+        for of in ("this", "that")
+    )
     with pytest.raises(FlheError, match="share key"):
         steps_of([a, b], QUICK)
-    counting = Counting(1)
     with pytest.raises(FlheError, match="one name"):
-        run([counting.section, counting.section], QUICK, tmp_path)
+        run([one.section, one.section], QUICK, tmp_path)
 
 
 def test_the_page_shows_every_number_with_its_mark_and_links_what_it_wrote(tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    made = run(
-        [Counting(2, drawn=True).section], QUICK, tmp_path, progress=lambda *at: told.append(at)
-    )
+    made = Counting(2, drawn=True).run(tmp_path, progress=lambda *at: told.append(at))
     assert (told[0], told[-1]) == ((0, 2, "step 0"), (1, 2, "step 1: at it"))
     page = made.page.read_text()
     assert LEGEND in page
@@ -157,33 +155,22 @@ def test_the_page_shows_every_number_with_its_mark_and_links_what_it_wrote(tmp_p
         assert (tmp_path / "results-quick" / f"p-one.{ending}").stat().st_size > 0
 
 
-def test_fresh_measures_what_is_asked_for_and_forgets_nothing_else(tmp_path: Path) -> None:
-    run([Counting(2).section], QUICK, tmp_path)
-    one, all_ = Counting(1), Counting(2)
-    run([one.section], QUICK, tmp_path, fresh=True)
-    run([all_.section], QUICK, tmp_path)
-    assert (one.ran, all_.ran) == ([0], [])
-
-
 def test_a_step_that_fails_leaves_all_others(tmp_path: Path) -> None:
     def fail(_say: Say) -> None:
         raise FlheError("nothing to measure\nwith")
 
     bad = Section("bad", "P", lambda _plan: [Step("bad", fail, "a bad step")], lambda _p, _f: [])
-    good = Counting(1)
-    made = run([bad, good.section], QUICK, tmp_path)
+    made = run([bad, Counting(1).section], QUICK, tmp_path)
     assert made.failures == (("a bad step", "nothing to measure with"),)
     assert (made.measured, [result.name for result in made.results]) == (1, ["p-one"])
     assert "Missing, because a measurement failed: bad." in made.page.read_text()
 
 
 def test_a_part_is_measured_and_all_that_is_there_is_shown(tmp_path: Path) -> None:
-    one, other = Counting(1, "one"), Counting(3, "other")
-    run([one.section], QUICK, tmp_path)
-    order = [other.section, one.section]
-    made = run([other.section], QUICK, tmp_path, others=order)
-    assert [result.name for result in made.results] == ["p-other", "p-one"]
-    never = Counting(4, "never")
-    made = run([one.section], QUICK, tmp_path, others=[*order, never.section])
-    assert [result.name for result in made.results] == ["p-other", "p-one"]
+    one, other, never = Counting(1, "one"), Counting(3, "other"), Counting(4, "never")
+    one.run(tmp_path)
+    order = [other.section, one.section, never.section]
+    for each in (other, one):
+        made = each.run(tmp_path, others=order)
+        assert [result.name for result in made.results] == ["p-other", "p-one"]
     assert never.ran == []
