@@ -116,9 +116,11 @@ def check(settings: Settings, how: How) -> None:
         except (AssertionError, RuntimeError) as error:
             why = str(error).partition("\n")[0]
             raise ConfigError(f"--device {settings.device}: {why}; use cpu") from None
-    source = task_named(settings.task).source
-    source.place(settings.task, settings.data_dir)
-    most = source.train_size
+    task = task_named(settings.task)
+    if settings.download:  # once, not by each node at the same time
+        task.load(settings.data_dir, download=True)
+    task.source.place(task.name, settings.data_dir, download=settings.download)
+    most = task.source.train_size
     if settings.nodes > most:
         raise ConfigError(
             f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "

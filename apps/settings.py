@@ -185,6 +185,7 @@ class Settings:
     drops: int = _federation(0, "Nodes that drop out of each round, at random stages.")
     kill: int = _federation(0, "Round in which one node is killed for good; 0: none.")
     data_dir: str = _files("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
+    download: bool = option(False, "Fetch the data set into --data-dir when it is missing.")
     state_dir: str = _encrypted(
         "", "Directory in which the server keeps what it needs to go on.", internal=True
     )

@@ -39,10 +39,10 @@ class Digits:
         """Return True: they are installed."""
         return True
 
-    def place(self, task: str, data_dir: str) -> None:
+    def place(self, task: str, data_dir: str, *, download: bool = False) -> None:
         """Do nothing: it needs no place."""
 
-    def load(self, task: str, data_dir: str) -> Data:
+    def load(self, task: str, data_dir: str, *, download: bool = False) -> Data:
         """Read the data set from scikit-learn; it needs no files."""
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

@@ -34,9 +34,9 @@ class Workload:
     parameters: int  # Number in the papers; 0 if no paper has it
     source: Source  # Source of its examples
 
-    def load(self, data_dir: str) -> Data:
-        """Read the data set; ConfigError with the place to put it."""
-        return self.source.load(self.name, data_dir)
+    def load(self, data_dir: str, *, download: bool = False) -> Data:
+        """Read the data set, fetched only with `download`; ConfigError with the place to put it."""
+        return self.source.load(self.name, data_dir, download=download)
 
 
 WORKLOADS = {

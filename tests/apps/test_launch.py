@@ -80,6 +80,7 @@ def nothing_left() -> Iterator[None]:
         ("--scheme rot13", "scheme 'rot13': there are flashe, sash"),
         ("esafl --keys dealt", "a simulation has none; have nodes make theirs"),
         ("--task alexnet --data-dir /no/such/place", "--data-dir /no/such/place has none"),
+        ("--task gru --download", "needs its data set: put *.txt into a directory"),
         ("--device xpu:99", "--device xpu:99: "),
         ("--report /no/such/place/report", "name a file in a directory that exists"),
         ("--output /no/such/place/model", "name a file in a directory that exists"),

@@ -41,7 +41,7 @@ def test_names_are_those_of_the_library() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "permute": True},
+        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "download": True},
         {"state_dir": "/s", "resume": True, "rekey_every": 2},
         {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},
         {"scheme": "esafl keys=joint", "kill": 2, "nodes": 4},
