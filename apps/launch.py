@@ -69,7 +69,7 @@ def _train(run_dir: RunDir, how: How) -> Answer:
 
 @contextmanager
 def _kept(run_dir: RunDir) -> Iterator[None]:
-    """Keep the useful part of the directory, and log if the run did not finish."""
+    """Say how to go on with a run that did not finish; remove what was stopped too early for that."""
     try:
         yield
     except Stopped as stopped:
@@ -77,10 +77,8 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
         if not run_dir.resumable and not run_dir.resumed:
             shutil.rmtree(run_dir.path, ignore_errors=True)
         raise
-    except Exception as error:
-        if not run_dir.resumable and not run_dir.resumed:
-            run_dir.keep_log()
-        if isinstance(error, FlheError) and run_dir.hint:
+    except FlheError as error:
+        if run_dir.hint:
             raise FlheError(f"{error}; {run_dir.hint}") from error
         raise
     if run_dir.asked.encrypted:
@@ -106,8 +104,6 @@ def check(settings: Settings, how: How) -> None:
         from flhe.strategies import tensorboard
 
         tensorboard.check()
-    if not how.timeout > 0:
-        raise ConfigError(f"--timeout {how.timeout:g}: must be positive")
     if settings.device != "cpu":
         import torch
 
@@ -128,11 +124,10 @@ def check(settings: Settings, how: How) -> None:
         )
     if settings.plot and Path(settings.plot).suffix not in PICTURES:
         raise ConfigError(f"--plot {settings.plot}: must end in {', '.join(PICTURES)}")
-    named = ("--report", "--output", "--plot")
-    paths = (how.report_path, settings.sealed_model, settings.plot)
-    for option, path in zip(named, paths, strict=True):
+    paths = {"report": how.report_path, "output": settings.sealed_model, "plot": settings.plot}
+    for option, path in paths.items():
         if path:
-            creatable(Path(path), f"{option} {path}")
+            creatable(Path(path), f"--{option} {path}")
 
 
 def _places(run_dir: RunDir) -> str:

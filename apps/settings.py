@@ -125,7 +125,7 @@ class Settings:
         1.0,
         "Largest change of one weight in one round, or its gradient under fedsgd.",
         positive=True,
-        only=(_CLEAR,),
+        only=(_CLEAR, ("clipping", "fixed")),
     )
     max_examples: int = option(
         0,
@@ -189,13 +189,10 @@ class Settings:
     state_dir: str = _encrypted(
         "", "Directory in which the server keeps what it needs to go on.", internal=True
     )
-    resume: bool = _encrypted(False, "Go on with the run in state-dir.", internal=True)
-    rekey_every: int = _encrypted(0, "Rounds after which the nodes agree on fresh keys; 0: never.")
-    checkpoint_every: int = _encrypted(
-        10, "Rounds after which a node seals the model; 0: only when needed."
+    resume: bool = option(
+        False, "Go on with the run in state-dir.", internal=True, only=(("state_dir", None),)
     )
-    patience: int = _encrypted(3, "Rounds that a node may be away before a new epoch.")
-    retries: int = _encrypted(2, "Maximum number of repeats of a round with too few updates.")
+    rekey_every: int = _encrypted(0, "Rounds after which the nodes agree on fresh keys; 0: never.")
     sealed_model: str = _files(
         "",
         "File of the final model; default: in the run's directory.",

@@ -21,14 +21,10 @@ TEST_SHARE, SIDE = 0.2, 8
 class Digits:
     """1,797 images of ten digits; a fixed, stratified fifth of them is the common test set."""
 
+    title: str = "handwritten digits"  # Name in figures
     classes: int = 10  # Classes of the model, 10 or more: labels are 0 to 9
     size: int = SIDE  # Pixels are 0 to 1; of larger images, which are enlarged, -1 to 1
     train_size: int = 1437
-
-    @property
-    def title(self) -> str:
-        """Name in figures."""
-        return "handwritten digits" + (", enlarged" if self.size > SIDE else "")
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -36,20 +36,12 @@ class Text(Files):
 
     title: str  # Name in figures
     train_size: int  # Windows for training, of all that there are
+    classes: ClassVar[int] = CHARACTERS
+    shape: ClassVar[tuple[int]] = (LENGTH,)  # Of one window for a model
     SUFFIX: ClassVar[str] = ".txt"
     stem: ClassVar[str] = ""  # type: ignore[misc]
     folder: ClassVar[str] = ""  # type: ignore[misc]
     hub: ClassVar[str] = "flwrlabs/shakespeare"  # type: ignore[misc]
-
-    @property
-    def classes(self) -> int:
-        """Number of distinct characters."""
-        return CHARACTERS
-
-    @property
-    def shape(self) -> tuple[int]:
-        """Shape of one window for a model."""
-        return (LENGTH,)
 
     def from_file(self, task: str, path: Path) -> Data:
         """See `Files`."""
