@@ -29,8 +29,9 @@ def check(settings: Settings) -> None:
         )
     _dropouts(settings)
     with _said(settings):
-        select = settings.selects
-        _ = settings.optimizer
+        select, _ = settings.selects, settings.optimizer
+        if settings.encrypted:
+            settings.terms(settings.max_examples or MIN_LIMIT).for_cohort(settings.nodes)
     if select.mapped and len(task_named(settings.task).source.shape) == 1:
         raise ConfigError(
             f"select={settings.select} with task={settings.task!r}: a sensitivity map needs gradients "
@@ -42,9 +43,6 @@ def check(settings: Settings) -> None:
         )
     if settings.fair_q:
         _fair(settings)
-    with _said(settings):
-        if settings.encrypted:
-            settings.terms(settings.max_examples or MIN_LIMIT).for_cohort(settings.nodes)
 
 
 @contextmanager

@@ -85,9 +85,6 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
         run_dir.save(finished=run_dir.asked.num_rounds)
 
 
-PICTURES = (".svg", ".png", ".pdf")
-
-
 def check(settings: Settings, how: How) -> None:
     """Refuse settings now that could only fail later."""
     from flhe_app.tasks import task_named
@@ -113,21 +110,20 @@ def check(settings: Settings, how: How) -> None:
             why = str(error).partition("\n")[0]
             raise ConfigError(f"--device {settings.device}: {why}; use cpu") from None
     task = task_named(settings.task)
-    if settings.download:  # once, not by each node at the same time
-        task.load(settings.data_dir, download=True)
     task.source.place(task.name, settings.data_dir, download=settings.download)
-    most = task.source.train_size
-    if settings.nodes > most:
+    if settings.nodes > task.source.train_size:
         raise ConfigError(
-            f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "
-            "fewer than one a node"
+            f"--nodes {settings.nodes}: task {task.name!r} has only {task.source.train_size} training "
+            "examples, fewer than one a node"
         )
-    if settings.plot and Path(settings.plot).suffix not in PICTURES:
-        raise ConfigError(f"--plot {settings.plot}: must end in {', '.join(PICTURES)}")
+    if settings.plot and Path(settings.plot).suffix not in (".svg", ".png", ".pdf"):
+        raise ConfigError(f"--plot {settings.plot}: must end in .svg, .png or .pdf")
     paths = {"report": how.report_path, "output": settings.sealed_model, "plot": settings.plot}
     for option, path in paths.items():
         if path:
             creatable(Path(path), f"--{option} {path}")
+    if settings.download:  # once, not by each node at the same time
+        task.load(settings.data_dir, download=True)
 
 
 def _places(run_dir: RunDir) -> str:

@@ -86,10 +86,10 @@ class Settings:
         only=(_ENCRYPTED,),
     )
     client_optimizer: str = _training(
-        "",
+        "adam",
         "Optimizer of fedsgd: adam, rmsprop or sgd.",
         flag="--optimizer",
-        known=("", *CLIENT_OPTIMIZERS),
+        known=CLIENT_OPTIMIZERS,
         only=(_FEDSGD,),
     )
     client_lr: float = _fedsgd(0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr")
@@ -254,7 +254,7 @@ class Settings:
 
         if self.gradients:
             return Optimizer(
-                cast(Any, self.client_optimizer or "adam"),
+                cast(Any, self.client_optimizer),
                 lr=self.client_lr or None,
                 momentum=self.client_momentum or None,
                 decay=self.client_decay or None,

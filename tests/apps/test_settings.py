@@ -64,7 +64,7 @@ def out_of_range() -> Iterator[tuple[str, Any, str]]:
     for field in fields(Settings):
         key, said, kind = key_of(field.name), about(field), type(field.default)
         if said.known:
-            yield key, "rot13", f"is unknown; use one of {', '.join(filter(None, said.known))}"
+            yield key, "rot13", f"is unknown; use one of {', '.join(said.known)}"
         if kind in (int, float):
             bound = "more than 0" if said.positive else f"{said.least:g} or more"
             yield key, kind(said.least - 1), f"must be .*{bound}"
