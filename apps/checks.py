@@ -19,14 +19,6 @@ MIN_ENCRYPTED_NODES = 3
 """Minimum number of nodes for a key agreement."""
 
 
-CODING = (
-    *("scheme", "algorithm", "clipping", "top_k", "select", "rule", "noise"),
-    *("client_optimizer", "client_lr", "client_momentum", "client_decay"),
-    *("server_optimizer", "server_eta", "server_momentum"),
-)
-"""Settings that an error of the library may be about."""
-
-
 def check(settings: Settings) -> None:
     """Refuse conflicting settings; ConfigError."""
     if settings.encrypted and settings.cohort < MIN_ENCRYPTED_NODES:
@@ -35,17 +27,11 @@ def check(settings: Settings) -> None:
             f"each member the other's update; use {MIN_ENCRYPTED_NODES} nodes or more, "
             'or scheme="plain"'
         )
-    if settings.resume and not settings.state_dir:
-        raise ConfigError("resume=true needs state-dir: name the directory of the earlier run")
     _dropouts(settings)
-    if settings.clip != 1.0 and settings.clipping != "fixed" and not settings.fair_q:
-        raise ConfigError(
-            f"clip={settings.clip!r} has no effect with clipping={settings.clipping!r}: leave it out, "
-            "or use clipping='fixed'"
-        )
     with _said(settings):
-        select = settings.selects
-        _ = settings.optimizer
+        select, _ = settings.selects, settings.optimizer
+        if settings.encrypted:
+            settings.terms(settings.max_examples or MIN_LIMIT).for_cohort(settings.nodes)
     if select.mapped and len(task_named(settings.task).source.shape) == 1:
         raise ConfigError(
             f"select={settings.select} with task={settings.task!r}: a sensitivity map needs gradients "
@@ -55,28 +41,19 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             "rule and rest have no effect unless select is below 1: leave them out, or lower it"
         )
-    if _lasting(settings) and settings.fraction_train < 1:
-        raise ConfigError(
-            f"fraction-train={settings.fraction_train} with scheme={settings.scheme!r}: keys that last "
-            "longer than a round open sums of all nodes only; have keys made for each round, or use "
-            "fraction-train=1.0"
-        )
     if settings.fair_q:
         _fair(settings)
-    with _said(settings):
-        if settings.encrypted:
-            settings.terms(settings.max_examples or MIN_LIMIT).for_cohort(settings.nodes)
 
 
 @contextmanager
 def _said(settings: Settings) -> Iterator[None]:
-    """Rewrite an error in the run config's words, preceded by the settings that it may be about."""
+    """Rewrite an error in the run config's words, preceded by all that is set."""
     try:
         yield
     except FlheError as error:
-        changed = {f.name for f in fields(settings) if getattr(settings, f.name) != f.default}
-        shown = [name for name in CODING if name in changed] or ["scheme"]
-        given = ", ".join(f"{key_of(name)}={getattr(settings, name)!r}" for name in shown)
+        values = {field: getattr(settings, field.name) for field in fields(settings)}
+        changed = (field for field, value in values.items() if value != field.default)
+        given = ", ".join(f"{key_of(field.name)}={values[field]!r}" for field in changed)
         names = "|".join(field.name for field in fields(settings) if "_" in field.name)
         text = str(error).replace(
             "give clip as a number, or numbers by layer", "use clipping='fixed'"
@@ -106,7 +83,7 @@ def _needed(settings: Settings) -> int:
     """Return how many updates a round needs."""
     if not settings.encrypted:
         return 1
-    if _lasting(settings):  # those that remain agree on new keys
+    if settings.system.needs_all_members:  # those that remain agree on new keys
         return MIN_ENCRYPTED_NODES
     from flhe.keys.agreement.thresholds import Thresholds
     from flhe.keys.roster.roster import Roster
@@ -138,8 +115,3 @@ def _fair(settings: Settings) -> None:
             f"fair-q with scheme={settings.scheme!r} and {settings.nodes} nodes: {bits} bits a value "
             f"are left, q-FedAvg's small updates need {FAIR_BITS}; use fewer nodes, or another scheme"
         )
-
-
-def _lasting(settings: Settings) -> bool:
-    """Return whether keys last longer than a round, and open sums of all nodes only."""
-    return settings.encrypted and settings.system.needs_all_members

@@ -16,17 +16,7 @@ from flhe.dpsgd import clipped_gradients, poisson_batch, reply
 from flhe.mods import HEMod, records
 from flhe_app.dropouts import dropout
 from flhe_app.settings import Settings
-from flhe_app.tasks import task_named
-from flhe_app.tasks.base import (
-    Data,
-    Examples,
-    Score,
-    batch_gradient,
-    evaluate,
-    new_model,
-    shuffler,
-    train,
-)
+from flhe_app.tasks import base, task_named
 from flhe_app.tasks.split import node_data
 
 
@@ -48,7 +38,7 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     model = _model(settings, msg)
     server_round = msg.content.config_records["config"]["server-round"]
     assert isinstance(server_round, int)
-    shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), server_round)
+    shuffle = base.shuffler(settings.seed, int(ctx.node_config["partition-id"]), server_round)
     if settings.gradients and settings.noise_multiplier:  # of a Poisson batch, clipped and added up
         chosen = torch.from_numpy(poisson_batch(len(data.train.labels), settings.sampling))
         inputs, labels = data.train.images[chosen], data.train.labels[chosen]
@@ -56,12 +46,14 @@ def train_fn(msg: Message, ctx: Context) -> Message:
         sums = clipped_gradients(model, measure, inputs, labels, max_norm=norm)
         return reply(msg, sums, max_norm=norm, sampling=settings.sampling)
     if settings.gradients:
-        batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
+        batch = base.batch_gradient(
+            model, data.train, batch_size=settings.batch_size, shuffle=shuffle
+        )
         found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})
         return _trained(msg, found, batch.score, batch.examples)
     fair = settings.fair
-    loss = evaluate(model, data.train).loss if fair else 0.0
-    score = train(
+    loss = base.evaluate(model, data.train).loss if fair else 0.0
+    score = base.train(
         model,
         data.train,
         epochs=settings.local_epochs,
@@ -83,14 +75,14 @@ def evaluate_fn(msg: Message, ctx: Context) -> Message:
     """Score the received model on this node's share of the test set."""
     settings = Settings.from_config(ctx.run_config)
     data = _data(settings, ctx)
-    score = evaluate(_model(settings, msg), data.test)
+    score = base.evaluate(_model(settings, msg), data.test)
     metrics = MetricRecord(
         {"loss": score.loss, "accuracy": score.accuracy, "num-examples": len(data.test.labels)}
     )
     return Message(RecordDict({"metrics": metrics}), reply_to=msg)
 
 
-def _trained(msg: Message, arrays: ArrayRecord, score: Score, weight: int) -> Message:
+def _trained(msg: Message, arrays: ArrayRecord, score: base.Score, weight: int) -> Message:
     """Return the reply to a round of training."""
     metrics = MetricRecord(
         {"train_loss": score.loss, "train_accuracy": score.accuracy, "num-examples": weight}
@@ -99,13 +91,13 @@ def _trained(msg: Message, arrays: ArrayRecord, score: Score, weight: int) -> Me
 
 
 def _model(settings: Settings, msg: Message) -> nn.Module:
-    model = new_model(task_named(settings.task), settings.seed)
+    model = base.new_model(task_named(settings.task), settings.seed)
     model.load_state_dict(msg.content.array_records["arrays"].to_torch_state_dict())
     return model.to(settings.device)
 
 
-def _data(settings: Settings, ctx: Context) -> Data:
+def _data(settings: Settings, ctx: Context) -> base.Data:
     data = node_data(
         settings, int(ctx.node_config["partition-id"]), int(ctx.node_config["num-partitions"])
     )
-    return Data(*(Examples(*(t.to(settings.device) for t in half)) for half in data))
+    return base.Data(*(base.Examples(*(t.to(settings.device) for t in half)) for half in data))

@@ -10,10 +10,10 @@ that drops out answers with the network's error for a lost node.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from logging import WARNING, getLogger
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message
 
 from flhe.mods import records
@@ -53,15 +53,16 @@ def dropout(message: Message, context: Context, call_next: Next) -> Message:
 
 def drops_at(seed: int, round_: int, partition: int, nodes: int, drops: int) -> str | None:
     """Return the stage at which node `partition` drops out, or None; `drops` of `nodes` do."""
-    order = sorted(range(nodes), key=lambda i: _hash(seed, round_, i))
-    if partition not in order[:drops]:
+    draw = np.random.default_rng([seed, round_])
+    gone = draw.permutation(nodes)[:drops].tolist()
+    if partition not in gone:
         return None
-    return STAGES[_hash(seed, round_, partition, 1) % len(STAGES)]
+    return STAGES[draw.integers(len(STAGES), size=drops)[gone.index(partition)]]
 
 
 def victim(seed: int, kill: int, nodes: int) -> int:
     """Return the partition of the node that is killed in round `kill`."""
-    return _hash(seed, kill, nodes, 0, 2) % nodes
+    return int(np.random.default_rng([seed, kill, nodes]).integers(nodes))
 
 
 def _is_dead(settings: Settings, context: Context, found: tuple[int, str] | None) -> bool:
@@ -73,11 +74,6 @@ def _is_dead(settings: Settings, context: Context, found: tuple[int, str] | None
         context.state[KILLED] = ConfigRecord({"round": found[0]})
         log(WARNING, "round %d: this node is killed, for good (kill=%d)", found[0], settings.kill)
     return KILLED in context.state
-
-
-def _hash(*numbers: int) -> int:
-    text = " ".join(map(str, numbers))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def _round_and_stage(message: Message) -> tuple[int, str] | None:

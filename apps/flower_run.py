@@ -38,7 +38,6 @@ class FlowerRun:
         mine, name = Path(how.report_path).expanduser(), f"--report {how.report_path}"
         self._copy = Lines(mine, name, warn) if how.report_path else None
         self._settings, self._log = run_dir.settings, run_dir.log
-        self._timeout, self._deadline = how.timeout, time.monotonic() + how.timeout
         self._env = environment(run_dir.nodes, scratch)
         self._outcome = Outcome.earlier(labelled(e, self._settings) for e in run_dir.events())
         self._tail = Tail(run_dir.report, new=True)
@@ -56,15 +55,9 @@ class FlowerRun:
                 for report in self._outcome.rounds:
                     display.round(report)
                 display.say("starting Flower")
+                app, nodes, config = Path(__file__).parent, self._settings.nodes, str(settings)
                 superlink, stream = start_simulation(
-                    children,
-                    self._log,
-                    self._scratch,
-                    Path(__file__).parent,
-                    self._settings.nodes,
-                    str(settings),
-                    self._fail,
-                    self._tick,
+                    children, self._log, app, nodes, config, self._fail, self._tick
                 )
                 self._follow(children, superlink, stream)
                 self._settle(stream)
@@ -83,7 +76,7 @@ class FlowerRun:
                 return
             if superlink.poll() is not None:
                 self._fail(f"flower-superlink {describe_exit(superlink.returncode)} during the run")
-            running = "flwr-simulation" in children.commands_below(superlink.pid)
+            running = children.runs_below(superlink.pid, "flwr-simulation")
             if simulated and not running:
                 return
             simulated |= running
@@ -115,7 +108,7 @@ class FlowerRun:
         return done and reported and Path(self._settings.sealed_model).exists()
 
     def _tick(self) -> None:
-        """Wait a moment; show news; keep to the deadline."""
+        """Wait a moment; show news."""
         time.sleep(POLL_S)
         for line in self._tail.lines():
             event = labelled(json.loads(line), self._settings)
@@ -129,11 +122,6 @@ class FlowerRun:
             elif kind == "joined":
                 nodes = self._settings.nodes
                 self._display.say(f"training on {nodes} nodes; a new installation compiles first")
-        if time.monotonic() > self._deadline:
-            self._fail(
-                f"the run took longer than --timeout {self._timeout:g} s "
-                f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
-            )
 
     def _fail(self, reason: str) -> NoReturn:
         raise FlheError(f"the run failed: {reason} (full log: {self._log})")

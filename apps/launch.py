@@ -69,7 +69,7 @@ def _train(run_dir: RunDir, how: How) -> Answer:
 
 @contextmanager
 def _kept(run_dir: RunDir) -> Iterator[None]:
-    """Keep the useful part of the directory, and log if the run did not finish."""
+    """Say how to go on with a run that did not finish; remove what was stopped too early for that."""
     try:
         yield
     except Stopped as stopped:
@@ -77,17 +77,12 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
         if not run_dir.resumable and not run_dir.resumed:
             shutil.rmtree(run_dir.path, ignore_errors=True)
         raise
-    except Exception as error:
-        if not run_dir.resumable and not run_dir.resumed:
-            run_dir.keep_log()
-        if isinstance(error, FlheError) and run_dir.hint:
+    except FlheError as error:
+        if run_dir.hint:
             raise FlheError(f"{error}; {run_dir.hint}") from error
         raise
     if run_dir.asked.encrypted:
         run_dir.save(finished=run_dir.asked.num_rounds)
-
-
-PICTURES = (".svg", ".png", ".pdf")
 
 
 def check(settings: Settings, how: How) -> None:
@@ -106,8 +101,6 @@ def check(settings: Settings, how: How) -> None:
         from flhe.strategies import tensorboard
 
         tensorboard.check()
-    if not how.timeout > 0:
-        raise ConfigError(f"--timeout {how.timeout:g}: must be positive")
     if settings.device != "cpu":
         import torch
 
@@ -116,21 +109,21 @@ def check(settings: Settings, how: How) -> None:
         except (AssertionError, RuntimeError) as error:
             why = str(error).partition("\n")[0]
             raise ConfigError(f"--device {settings.device}: {why}; use cpu") from None
-    source = task_named(settings.task).source
-    source.place(settings.task, settings.data_dir)
-    most = source.train_size
-    if settings.nodes > most:
+    task = task_named(settings.task)
+    task.source.place(task.name, settings.data_dir, download=settings.download)
+    if settings.nodes > task.source.train_size:
         raise ConfigError(
-            f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "
-            "fewer than one a node"
+            f"--nodes {settings.nodes}: task {task.name!r} has only {task.source.train_size} training "
+            "examples, fewer than one a node"
         )
-    if settings.plot and Path(settings.plot).suffix not in PICTURES:
-        raise ConfigError(f"--plot {settings.plot}: must end in {', '.join(PICTURES)}")
-    named = ("--report", "--output", "--plot")
-    paths = (how.report_path, settings.sealed_model, settings.plot)
-    for option, path in zip(named, paths, strict=True):
+    if settings.plot and Path(settings.plot).suffix not in (".svg", ".png", ".pdf"):
+        raise ConfigError(f"--plot {settings.plot}: must end in .svg, .png or .pdf")
+    paths = {"report": how.report_path, "output": settings.sealed_model, "plot": settings.plot}
+    for option, path in paths.items():
         if path:
-            creatable(Path(path), f"{option} {path}")
+            creatable(Path(path), f"--{option} {path}")
+    if settings.download:  # once, not by each node at the same time
+        task.load(settings.data_dir, download=True)
 
 
 def _places(run_dir: RunDir) -> str:

@@ -80,9 +80,7 @@ def check(settings: Any) -> None:
 
 def _check_value(key: str, value: Any, said: Option) -> None:
     if said.known and value not in said.known:
-        raise ConfigError(
-            f"{key}={value!r} is unknown; use one of {', '.join(filter(None, said.known))}"
-        )
+        raise ConfigError(f"{key}={value!r} is unknown; use one of {', '.join(said.known)}")
     if isinstance(value, str | bool):
         return
     if not said.least <= value <= min(said.most, sys.float_info.max) or (

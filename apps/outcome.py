@@ -101,13 +101,11 @@ class Tail:
         return whole.decode("utf-8", "replace").splitlines()
 
 
-_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt|Replies))(: .*)?$")
+_EXCEPTION = re.compile(r"\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt|Replies)(?:: .*)?)")
 
 
 def last_exception(log: Path, start: int = 0) -> str:
     """Return the last line of `log` after offset `start` that names an exception; "" if none."""
     text = log.read_bytes()[start:].decode("utf-8", "replace")
-    for line in reversed(text.splitlines()):
-        if match := _EXCEPTION.match(line.strip()):
-            return match[1] + (match[2] or "")
-    return ""
+    found = [*filter(None, map(_EXCEPTION.fullmatch, text.splitlines()))]
+    return found[-1][1].rstrip() if found else ""

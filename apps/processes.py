@@ -9,7 +9,6 @@ Run as a module, this is the watchdog of one run.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -18,7 +17,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -72,7 +70,7 @@ class Children:
 
     def __init__(self, env: Mapping[str, str], scratch: Path, hold: Sequence[int] = ()) -> None:
         self.tag = secrets.token_hex(16)
-        self._env = {**env, TAG: self.tag}
+        self.scratch, self._env = scratch, {**env, TAG: self.tag}
         self._seen: set[psutil.Process] = set()
         self._started: list[subprocess.Popen[bytes]] = []
         self._watchdog = subprocess.Popen(  # noqa: S603
@@ -84,47 +82,31 @@ class Children:
             pass_fds=hold,
         )
 
-    def start(self, command: Sequence[str], *, log: Path, cwd: Path) -> subprocess.Popen[bytes]:
-        """Start `command`; append its output to `log`, and shield it from the terminal's Ctrl-C."""
+    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start `command` in `scratch`; append its output to `log`, and shield it from Ctrl-C."""
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603
                 list(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=cwd,
+                cwd=self.scratch,
                 env=self._env,
                 start_new_session=True,
             )
         self._started.append(process)
         return process
 
-    def told(
-        self, command: Sequence[str], *, log: Path, cwd: Path, timeout: float
-    ) -> dict[str, Any]:
-        """Return a command's JSON output, empty if it failed; append the output to `log`.
-
-        Raises subprocess.TimeoutExpired: it has not ended in `timeout` seconds.
-        """
-        before = log.stat().st_size if log.exists() else 0
-        found: dict[str, Any] = {}
-        if self.start(command, log=log, cwd=cwd).wait(timeout) == 0:
-            said = log.read_bytes()[before:].decode("utf-8", "replace")
-            with suppress(ValueError):
-                found = json.loads(said[said.index("{") : said.rindex("}") + 1])
-        return found
-
-    def commands_below(self, pid: int) -> set[str]:
-        """Return the names of the commands that run below `pid`, and remember their processes."""
-        below: list[psutil.Process] = []
-        names: set[str] = set()
+    def runs_below(self, pid: int, name: str) -> bool:
+        """Return whether a command runs below `pid`; remember all processes there."""
+        names: list[str] = []
         with suppress(psutil.Error):
             below = psutil.Process(pid).children(recursive=True)
-        self._seen.update(below)
-        for process in filter(_runs, below):
-            with suppress(psutil.Error):
-                names.update(Path(argument).name for argument in process.cmdline()[:2])
-        return names
+            self._seen.update(below)
+            for process in filter(_runs, below):
+                with suppress(psutil.Error):
+                    names += [Path(argument).name for argument in process.cmdline()[:2]]
+        return name in names
 
     def stop(self) -> None:
         """End all started processes, the watchdog last."""

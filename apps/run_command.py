@@ -2,19 +2,16 @@
 
 A TOML file may hold the same settings:
 
+    scheme = "sash unmask=clients"
     task = "fcn-digits"
     top-k = 0.1
-
-    [scheme]
-    name = "sash"
-    unmask = "clients"
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -40,7 +37,7 @@ _files, _options = (partial(option, group=group) for group in GROUPS[-2:])
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Options of the command that are no settings: files and time limit of a run."""
+    """Options of the command that are no settings."""
 
     report_path: str = _files(
         "", "Append a JSON line after each round: time of each phase.", flag="--report", extra=FILE
@@ -52,7 +49,6 @@ class How:
     list_settings: bool = _options(
         False, "List all settings, and do nothing else.", flag="--settings"
     )
-    timeout: float = _options(7200.0, "Maximum time of the run in seconds.")
 
 
 class RunCommand(TyperCommand):
@@ -110,13 +106,9 @@ def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
     own = {key.removeprefix(OWN): given.pop(key) for key in list(given) if key.startswith(OWN)}
     if name is None:
         return None
-    return _text(name, {key_of(key): value for key, value in own.items() if value is not None})
-
-
-def _text(name: str, own: Mapping[str, Any]) -> str:
-    """Return a scheme and parameters of its own as one text."""
-    said = (f"{k}={str(v).lower() if type(v) is bool else v}" for k, v in own.items())
-    return " ".join((name, *said))
+    said = {key_of(key): value for key, value in own.items() if value is not None}
+    texts = (f"{k}={str(v).lower() if type(v) is bool else v}" for k, v in said.items())
+    return " ".join((name, *texts))
 
 
 def _schemes() -> Any:
@@ -183,8 +175,4 @@ def from_file(path: str) -> dict[str, Any]:
         raise ConfigError(
             f"--config {path}: {unknown[0]} is no setting; `flhe run --settings` lists them"
         )
-    if isinstance(scheme := found.get("scheme"), dict):
-        if type(name := scheme.pop("name", None)) is not str:
-            raise ConfigError(f"--config {path}: [scheme] needs a name")
-        found["scheme"] = _text(name, scheme)
     return {known[key].name: typed(key, known[key].default, found[key]) for key in found}

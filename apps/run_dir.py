@@ -8,7 +8,7 @@
     model.flhe      the sealed model (elsewhere if --output was given); .npz if the server reads it
     lock            lock of the training process
 
-A plain run cannot be resumed: it keeps its model, report and log, and only its log if it failed.
+A plain run cannot be resumed: it keeps its model, report and log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import fcntl
 import json
 import os
 import shlex
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -94,14 +93,6 @@ class RunDir:
         """Write the settings, and that `finished` rounds are done and their model is written."""
         content = {"version": 1, "finished": finished, "settings": self.asked.to_config()}
         files.replace(self.path / "settings.json", [json.dumps(content, indent=2).encode()])
-
-    def keep_log(self) -> None:
-        """Remove everything but the log."""
-        for entry in {*self.path.iterdir()} - {self.log}:
-            if entry.is_dir():
-                shutil.rmtree(entry, ignore_errors=True)
-            else:
-                entry.unlink()
 
 
 @contextmanager

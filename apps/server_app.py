@@ -6,7 +6,6 @@ Every failure is raised: a run that did not train must not look finished.
 from __future__ import annotations
 
 import io
-import sys
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
@@ -35,9 +34,6 @@ from flhe_app.tasks.workloads import Workload
 app = ServerApp()
 log = getLogger("flwr").log
 
-SIMULATION = "flwr.simulation.run_simulation"
-"""Module that starts this app in a simulation; it imports Ray meanwhile, sooner or later."""
-
 
 @app.main()
 def main(grid: Grid, ctx: Context) -> None:
@@ -62,8 +58,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     arrays = ArrayRecord(new_model(task, settings.seed).state_dict())
     model_bytes = sum(len(array.data) for array in arrays.values())
     strategy = make_strategy(settings, task, reporter)
-    if isinstance(strategy, HEStrategy) and SIMULATION in sys.modules:
-        # The nodes are processes of this machine: what is compiled here is compiled for them, too.
+    if isinstance(strategy, HEStrategy):  # in a simulation this compiles for the nodes, too
         warm(strategy.terms, settings.cohort)
     reporter.emit("start", version=VERSION, model_bytes=model_bytes, nodes=settings.nodes)
     wait_for_nodes(grid, settings)
@@ -117,9 +112,6 @@ def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> Fed
         round_timeout=settings.round_timeout,
         state_dir=settings.state_dir or None,
         rekey_every=settings.rekey_every,
-        checkpoint_every=settings.checkpoint_every,
-        patience=settings.patience,
-        retries=settings.retries,
         on_round=reporter.round,
         **fedavg,
     )

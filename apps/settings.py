@@ -86,10 +86,10 @@ class Settings:
         only=(_ENCRYPTED,),
     )
     client_optimizer: str = _training(
-        "",
+        "adam",
         "Optimizer of fedsgd: adam, rmsprop or sgd.",
         flag="--optimizer",
-        known=("", *CLIENT_OPTIMIZERS),
+        known=CLIENT_OPTIMIZERS,
         only=(_FEDSGD,),
     )
     client_lr: float = _fedsgd(0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr")
@@ -125,7 +125,7 @@ class Settings:
         1.0,
         "Largest change of one weight in one round, or its gradient under fedsgd.",
         positive=True,
-        only=(_CLEAR,),
+        only=(_CLEAR, ("clipping", "fixed")),
     )
     max_examples: int = option(
         0,
@@ -185,16 +185,14 @@ class Settings:
     drops: int = _federation(0, "Nodes that drop out of each round, at random stages.")
     kill: int = _federation(0, "Round in which one node is killed for good; 0: none.")
     data_dir: str = _files("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
+    download: bool = option(False, "Fetch the data set into --data-dir when it is missing.")
     state_dir: str = _encrypted(
         "", "Directory in which the server keeps what it needs to go on.", internal=True
     )
-    resume: bool = _encrypted(False, "Go on with the run in state-dir.", internal=True)
-    rekey_every: int = _encrypted(0, "Rounds after which the nodes agree on fresh keys; 0: never.")
-    checkpoint_every: int = _encrypted(
-        10, "Rounds after which a node seals the model; 0: only when needed."
+    resume: bool = option(
+        False, "Go on with the run in state-dir.", internal=True, only=(("state_dir", None),)
     )
-    patience: int = _encrypted(3, "Rounds that a node may be away before a new epoch.")
-    retries: int = _encrypted(2, "Maximum number of repeats of a round with too few updates.")
+    rekey_every: int = _encrypted(0, "Rounds after which the nodes agree on fresh keys; 0: never.")
     sealed_model: str = _files(
         "",
         "File of the final model; default: in the run's directory.",
@@ -256,7 +254,7 @@ class Settings:
 
         if self.gradients:
             return Optimizer(
-                cast(Any, self.client_optimizer or "adam"),
+                cast(Any, self.client_optimizer),
                 lr=self.client_lr or None,
                 momentum=self.client_momentum or None,
                 decay=self.client_decay or None,

@@ -34,6 +34,7 @@ from flhe.provision.federation.reviewers import key_id
 
 SIGNATURES = ".signatures"
 """Suffix of an app's file of signatures, a JSON list."""
+SIGNED = ("public_key_id", "signed_at", "signature")
 FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
 PATIENCE = 10.0  # seconds of silence that end a connection
@@ -62,16 +63,9 @@ def signatures(fab: Path) -> list[dict[str, Any]]:
     beside = fab.with_name(fab.name + SIGNATURES)
     if not beside.exists():
         return []
-    try:
-        found = json.loads(_read(beside))
-    except ValueError:
-        found = None
-    if not isinstance(found, list) or not all(
-        isinstance(each, dict) and {"public_key_id", "signed_at", "signature"} <= set(each)
-        for each in found
-    ):
-        raise ConfigError(f"{beside}: damaged; remove it and sign the app again")
-    return found
+    with suppress(LookupError, TypeError, ValueError):
+        return [{name: each[name] for name in SIGNED} for each in json.loads(_read(beside))]
+    raise ConfigError(f"{beside}: damaged; remove it and sign the app again")
 
 
 def find(directory: Path, app_id: str, version: str | None) -> Path | None:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError
 
@@ -38,20 +38,6 @@ PAGE = ("#ffffff", "#131416")
 
 WIDTH = 7.4
 """Inches of every picture: a page's width, so that all texts have one size."""
-
-
-class Look(NamedTuple):
-    """Look of one contender in every picture."""
-
-    colour: str  # A key of COLOURS
-    marker: str  # Matplotlib's
-    line: str = "-"  # Matplotlib's
-
-
-def spare(at: int) -> Look:
-    """Return the look of a picture's n-th line, for what has none of its own."""
-    looks = [*zip(COLOURS, "osD^Xv.", strict=True)]
-    return Look(*looks[at % len(looks)])
 
 
 def colour(name: str) -> str:
@@ -119,19 +105,14 @@ def drawn(
         if footer:
             look = {"x": 0.008, "ha": "left", "fontsize": 7.5, "color": MUTED[0]}
             figure.supxlabel(textwrap.fill(footer, 135), **look)
-        save(figure, path)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure, and make an SVG fit for dark pages. Raises ConfigError, as `drawn`."""
-    svg = path.suffix.lower() == ".svg"
-    try:
-        more: dict[str, Any] = {"metadata": {"Date": None}} if svg else {}
-        figure.savefig(path, **more)
-        if svg:
+        try:
+            if path.suffix.lower() != ".svg":
+                figure.savefig(path)
+                return
+            figure.savefig(path, metadata={"Date": None})
             path.write_text(adapted(path.read_text(encoding="utf-8")), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: the picture cannot be written ({error})") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: the picture cannot be written ({error})") from None
 
 
 PLACE = re.compile(r'\b(?:d|x|y|transform)="[^"]*"')

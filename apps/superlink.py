@@ -26,7 +26,6 @@ Process = subprocess.Popen[bytes]
 def start_superlink(
     children: Children,
     log: Path,
-    scratch: Path,
     fail: Callable[[str], NoReturn],
     *options: str,
     answers: Callable[[int], bool] = answers,
@@ -36,15 +35,14 @@ def start_superlink(
 ) -> tuple[int, Process]:
     """Start one; return its port, `at` or a free one, and its process.
 
-    It runs in `scratch`. `fail` raises, with the reason, if it does not answer in time or has
-    ended. `answers` checks for an answer on a port, `tick` waits a moment, and `patience`
-    multiplies SUPERLINK_S.
+    `fail` raises, with the reason, if it does not answer in time or has ended. `answers` checks for
+    an answer on a port, `tick` waits a moment, and `patience` multiplies SUPERLINK_S.
     """
     for _ in range(STARTS):
         port = at or free_port()
         command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
         command += ["--disable-runtime-dependency-installation", *options]
-        superlink = children.start(command, log=log, cwd=scratch)
+        superlink = children.start(command, log)
         limit = time.monotonic() + SUPERLINK_S * patience
         while superlink.poll() is None and time.monotonic() < limit:
             if answers(port):
@@ -62,7 +60,6 @@ def start_superlink(
 def start_simulation(
     children: Children,
     log: Path,
-    scratch: Path,
     app: Path,
     nodes: int,
     config: str,
@@ -71,18 +68,17 @@ def start_simulation(
 ) -> tuple[Process, Process]:
     """Run a directory's app on a SuperLink with simulated nodes, an actor for each processor.
 
-    Returns the SuperLink, and `flwr run`, which stays to stream the log. `scratch` is Flower's
-    home; `config` are pairs, or names a TOML file; the rest as for `start_superlink`.
+    Returns the SuperLink, and `flwr run`, which stays to stream the log. Flower's home is where they
+    run; `config` are pairs, or names a TOML file; the rest as for `start_superlink`.
     """
-    port, superlink = start_superlink(
-        children, log, scratch, fail, "--insecure", "--simulation", tick=tick
-    )
-    (scratch / "config.toml").write_text(FLOWER_CONFIG.format(port=port), encoding="utf-8")
+    port, superlink = start_superlink(children, log, fail, "--insecure", "--simulation", tick=tick)
+    home = children.scratch / "config.toml"
+    home.write_text(FLOWER_CONFIG.format(port=port), encoding="utf-8")
     actors = min(nodes, cpus())
     federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={actors}"
     command = [script("flwr"), "run", str(app), "flhe", "--stream"]
     command += ["--federation-config", federation, "--run-config", config]
-    return superlink, children.start(command, log=log, cwd=scratch)
+    return superlink, children.start(command, log)
 
 
 def pairs(config: Mapping[str, Value], between: str = " ") -> str:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 TASKS = (
     *("digits", "fcn-digits", "cnn-digits"),  # come with scikit-learn
-    *("fcn", "alexnet", "resnet20", "lstm", "gru", "cnn"),  # in files of the user's
+    *("fcn", "alexnet", "resnet20", "lstm", "gru", "cnn"),  # in files, or fetched
 )
 
 

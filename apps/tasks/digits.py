@@ -21,14 +21,10 @@ TEST_SHARE, SIDE = 0.2, 8
 class Digits:
     """1,797 images of ten digits; a fixed, stratified fifth of them is the common test set."""
 
+    title: str = "handwritten digits"  # Name in figures
     classes: int = 10  # Classes of the model, 10 or more: labels are 0 to 9
     size: int = SIDE  # Pixels are 0 to 1; of larger images, which are enlarged, -1 to 1
     train_size: int = 1437
-
-    @property
-    def title(self) -> str:
-        """Name in figures."""
-        return "handwritten digits" + (", enlarged" if self.size > SIDE else "")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -39,10 +35,10 @@ class Digits:
         """Return True: they are installed."""
         return True
 
-    def place(self, task: str, data_dir: str) -> None:
+    def place(self, task: str, data_dir: str, *, download: bool = False) -> None:
         """Do nothing: it needs no place."""
 
-    def load(self, task: str, data_dir: str) -> Data:
+    def load(self, task: str, data_dir: str, *, download: bool = False) -> Data:
         """Read the data set from scikit-learn; it needs no files."""
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

@@ -19,6 +19,9 @@ from flhe.errors import ConfigError
 from flhe_app.tasks.base import Data, Examples
 from flhe_app.tasks.files import Files
 
+TEST_EVERY = 10
+"""Interval of test images in a set without a test half: it includes all writers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Images(Files):
@@ -32,6 +35,7 @@ class Images(Files):
     stem: str
     dataset: str = ""  # Class in `torchvision.datasets`; "" for none
     folder: str = ""
+    hub: str = ""
     SUFFIX: ClassVar[str] = ".npz"
 
     @property
@@ -39,19 +43,30 @@ class Images(Files):
         """Shape of one image for a model."""
         return self.channels, self.size, self.size
 
-    def from_folder(self, task: str, root: Path) -> Data:
+    def from_folder(self, task: str, root: Path, download: bool) -> Data:
         """See `Files`."""
         from torchvision import datasets
 
+        if self.hub:
+            return self._from_hub(task, root)
         kind: Any = getattr(datasets, self.dataset)
         try:
-            halves = [kind(root, train=train) for train in (True, False)]
+            halves = [kind(root, train=train, download=download) for train in (True, False)]
         except (RuntimeError, OSError) as error:
             raise ConfigError(
-                f"task={task!r}: {self.folder}/ is damaged in the data directory; put "
-                "torchvision's files there again"
+                f"task={task!r}: {self.folder}/ is damaged in the data directory, or cannot be "
+                f"fetched ({type(error).__name__}); put torchvision's files there again"
             ) from error
         return Data(*(examples(half.data, half.targets) for half in halves))
+
+    def _from_hub(self, task: str, root: Path) -> Data:
+        """Fetch all images; there is no test half, so a tenth becomes it."""
+        rows = self.fetched(task, root)
+        pixels = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
+        labels = np.asarray(rows["character"], np.int64)
+        self._check(task, self.hub, pixels, labels)
+        test = np.arange(len(labels)) % TEST_EVERY == TEST_EVERY - 1
+        return Data(*(examples(pixels[half], labels[half]) for half in (~test, test)))
 
     def from_file(self, task: str, path: Path) -> Data:
         """See `Files`."""
@@ -95,5 +110,5 @@ CIFAR10_IMAGES = Images("CIFAR-10", 10, 50_000, 3, 32, "cifar10", "CIFAR10", "ci
 FASHION_IMAGES = Images(
     "Fashion-MNIST", 10, 60_000, 1, 28, "fashion", "FashionMNIST", "FashionMNIST/raw"
 )
-FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist")
+FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist", hub="flwrlabs/femnist")
 """LEAF's: digits and letters of 3,597 writers, 814,277 in all; a tenth of them are for testing."""

@@ -71,7 +71,7 @@ def node_data(settings: Settings, partition_id: int, partitions: int) -> Data:
 def _partitioned(
     settings: Settings, nodes: int
 ) -> tuple[Data, list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-    data = task_named(settings.task).load(settings.data_dir)
+    data = task_named(settings.task).load(settings.data_dir, download=settings.download)
     labels, seed = data.train.labels.numpy(), settings.seed
     if settings.partition == "iid":
         train_parts = split_iid(labels, nodes, seed)

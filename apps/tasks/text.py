@@ -1,7 +1,7 @@
 """Text as windows of characters, each position labelled with the next character.
 
-The source is a plain .txt file, of any text. Windows do not overlap; the last tenth of them is the
-test set, a text that no node has trained on.
+The source is a plain .txt file, of any text; what is fetched is LEAF's Shakespeare. Windows do not
+overlap; the last tenth of them is the test set, a text that no node has trained on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from flhe.errors import ConfigError
 from flhe_app.tasks.base import Data, Examples
@@ -35,19 +36,12 @@ class Text(Files):
 
     title: str  # Name in figures
     train_size: int  # Windows for training, of all that there are
+    classes: ClassVar[int] = CHARACTERS
+    shape: ClassVar[tuple[int]] = (LENGTH,)  # Of one window for a model
     SUFFIX: ClassVar[str] = ".txt"
     stem: ClassVar[str] = ""  # type: ignore[misc]
     folder: ClassVar[str] = ""  # type: ignore[misc]
-
-    @property
-    def classes(self) -> int:
-        """Number of distinct characters."""
-        return CHARACTERS
-
-    @property
-    def shape(self) -> tuple[int]:
-        """Shape of one window for a model."""
-        return (LENGTH,)
+    hub: ClassVar[str] = "flwrlabs/shakespeare"  # type: ignore[misc]
 
     def from_file(self, task: str, path: Path) -> Data:
         """See `Files`."""
@@ -57,16 +51,31 @@ class Text(Files):
             raise ConfigError(
                 f"task={task!r}: {path.name} cannot be read; it must be a text in UTF-8"
             ) from error
-        windows = (len(text) - 1) // LENGTH
-        if windows < LEAST_WINDOWS:
+        if len(text) <= LEAST_WINDOWS * LENGTH:
             raise ConfigError(
                 f"task={task!r}: {path.name} has {len(text)} characters; a text of "
                 f"{LEAST_WINDOWS * LENGTH + 1} or more can be learned and tested on"
             )
-        codes = torch.from_numpy(encoded(text[: windows * LENGTH + 1]))
-        inputs, labels = codes[:-1].view(windows, LENGTH), codes[1:].view(windows, LENGTH)
-        cut = windows - windows // 10
-        return Data(Examples(inputs[:cut], labels[:cut]), Examples(inputs[cut:], labels[cut:]))
+        return halved(torch.from_numpy(encoded(text)).unfold(0, LENGTH + 1, LENGTH))
+
+    def from_folder(self, task: str, root: Path, download: bool) -> Data:
+        """Fetch LEAF's rows, each a character on from the previous one; take them without overlaps."""
+        rows = self.fetched(task, root)
+        rows = rows.select(range(0, len(rows), LENGTH))
+        texts = [f"{x}{y}" for x, y in zip(rows["x"], rows["y"], strict=True)]
+        if any(len(text) != LENGTH + 1 for text in texts):
+            raise ConfigError(
+                f"task={task!r}: {self.hub} does not hold windows of {LENGTH} characters and the one "
+                "after each"
+            )
+        return halved(torch.from_numpy(encoded("".join(texts))).view(-1, LENGTH + 1))
+
+
+def halved(windows: Tensor) -> Data:
+    """Return windows (count, LENGTH + 1): nine tenths for training, the last for testing."""
+    cut = len(windows) - len(windows) // 10
+    halves = windows[:cut], windows[cut:]
+    return Data(*(Examples(half[:, :-1], half[:, 1:]) for half in halves))
 
 
 def encoded(text: str) -> NDArray[np.int64]:
@@ -80,4 +89,4 @@ def encoded(text: str) -> NDArray[np.int64]:
 
 
 SHAKESPEARE = Text("Shakespeare", 60_000)
-"""About as many windows as his complete works have."""
+"""About as many windows as his complete works have; 47,544 of LEAF's rows are for training."""

@@ -34,11 +34,12 @@ class Workload:
     parameters: int  # Number in the papers; 0 if no paper has it
     source: Source  # Source of its examples
 
-    def load(self, data_dir: str) -> Data:
-        """Read the data set; ConfigError with the place to put it."""
-        return self.source.load(self.name, data_dir)
+    def load(self, data_dir: str, *, download: bool = False) -> Data:
+        """Read the data set, fetched only with `download`; ConfigError with the place to put it."""
+        return self.source.load(self.name, data_dir, download=download)
 
 
+ENLARGED = "handwritten digits, enlarged"
 WORKLOADS = {
     task.name: task
     for task in (
@@ -48,8 +49,8 @@ WORKLOADS = {
         Workload("resnet20", networks.resnet20, 270_000, CIFAR10_IMAGES),
         Workload("gru", networks.gru, 660_000, SHAKESPEARE),
         Workload("cnn", networks.cnn, 1_200_000, FEMNIST_IMAGES),
-        Workload("fcn-digits", networks.fcn, 101_770, Digits(10, 28)),
-        Workload("cnn-digits", networks.cnn, 1_200_000, Digits(62, 28)),
+        Workload("fcn-digits", networks.fcn, 101_770, Digits(ENLARGED, 10, 28)),
+        Workload("cnn-digits", networks.cnn, 1_200_000, Digits(ENLARGED, 62, 28)),
         Workload("digits", networks.small_cnn, 0, Digits()),
     )
 }

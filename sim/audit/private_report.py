@@ -22,7 +22,7 @@ from flhe_lab.audit.sum_attacks import guess, reconstruct
 from flhe_lab.bench import figures
 from flhe_lab.bench.host import machine
 from flhe_lab.bench.turns import Progress, silent
-from flhe_lab.tables.axes import logarithmic
+from flhe_lab.tables.axes import logarithmic, nth_look
 
 Row = dict[str, Any]
 
@@ -122,7 +122,7 @@ def draw(data: Row, path: Path) -> None:
             rows = data[what]
             x = [next(iter(row.values())).replace("epsilon ", "\u03b5 ") for row in rows]
             for i, name in enumerate(measured):
-                look = style.spare(i)
+                look = nth_look(i)
                 ink = style.colour(look.colour)
                 errors = [1.96 * (row.get(f"{name} error") or 0.0) for row in rows]
                 line: Row = {"color": ink, "marker": look.marker, "markersize": 4, "label": name}

@@ -33,6 +33,7 @@ from flhe_lab.audit.leakage import (
 from flhe_lab.bench import figures
 from flhe_lab.bench.host import machine
 from flhe_lab.bench.turns import Progress, silent
+from flhe_lab.tables.axes import nth_look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,7 +192,7 @@ def curve(points: Sequence[Mapping[str, Any]], shares: Sequence[float], path: Pa
     footer = "Lines: means of the images; bands: from the least to the largest."
     with style.drawn(path, says, 3.6, footer=footer) as (_, (axes,)):
         for i, rule in enumerate(RULES):
-            look = style.spare(i)
+            look = nth_look(i)
             ink = style.colour(look.colour)
             ways = [(NONE, 0.0), *((rule, share) for share in shares), (ALL, 1.0)]
             values = [_values(points, *at) for at in ways]

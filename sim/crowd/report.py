@@ -21,7 +21,7 @@ from flhe_app import style
 from flhe_lab.bench.table import columns
 from flhe_lab.crowd.found import Found
 from flhe_lab.crowd.phases import PER_ROUND
-from flhe_lab.tables.axes import logarithmic
+from flhe_lab.tables.axes import logarithmic, nth_look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -227,7 +227,7 @@ def _line(
     axes: Axes, runs: Sequence[Found], quantity: Quantity, spare: int
 ) -> tuple[str, str, float, float]:
     """Draw one quantity; returns its name, its colour, and where its line ends."""
-    look = style.spare(spare)
+    look = nth_look(spare)
     ink = style.colour(look.colour)
     at = [run.asked.clients for run in runs]
     axes.plot(at, [quantity.of(run) for run in runs], look.marker, markersize=4.5, color=ink)

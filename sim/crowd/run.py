@@ -82,9 +82,7 @@ class RayRun:
 
     def _watch(self, scratch: Path, children: Children) -> None:
         app, clients, config = scratch / "app", self._asked.clients, pairs(self._config(scratch))
-        superlink, stream = start_simulation(
-            children, self._log, scratch, app, clients, config, self.fail
-        )
+        superlink, stream = start_simulation(children, self._log, app, clients, config, self.fail)
         tail, ended = Tail(scratch / "report.jsonl"), float("inf")
         while True:
             time.sleep(LOOK_S)

@@ -23,7 +23,7 @@ from flhe_lab.bench.schemes import flashe
 from flhe_lab.bench.turns import Progress, measure
 from flhe_lab.privacy import ways
 from flhe_lab.privacy.ways import DELTA, SITES, TASKS, Task
-from flhe_lab.tables.axes import label_ends
+from flhe_lab.tables.axes import label_ends, nth_look
 
 WAYS: dict[str, Any] = {
     "Opacus, pooled": ways.pooled,
@@ -129,7 +129,7 @@ def draw(runs: Runs, path: Path) -> None:
         for axes, task in zip(grid, tasks, strict=True):
             ends = []
             for i, (way, aside) in enumerate(zip(DRAWN, (0.97, 1.0, 1.03), strict=True)):
-                look = style.spare(i)
+                look = nth_look(i)
                 ink = style.colour(look.colour)
                 means, errors = zip(*(mean(runs[task, e, way]) for e in at[task]), strict=True)
                 line = {"color": ink, "marker": look.marker, "markersize": 4, "capsize": 2}

@@ -7,6 +7,7 @@ to the SuperLink.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -119,7 +120,6 @@ class Machines:
         port, self._superlink = start_superlink(
             self._children,
             self.logs.path("superlink"),
-            self._scratch,
             fail,
             *self._trust.superlink,
             answers=lambda port: answers(port, tls.client_context()),
@@ -150,15 +150,14 @@ class Machines:
             gate = f"127.0.0.1:{self.gates[name][0]}"
             command = self._trust.start(name, gate, free_port())
         node.log, node.taken = Tail(self.logs.path(name), new=True), False
-        node.process = self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
+        node.process = self._children.start(command, self.logs.path(name))
         node.starts += 1
 
     def start_gate(self, name: str) -> None:
         """Start a site's gate, and wait until it listens."""
         port = free_port()
         command = self._trust.gate(name, f"127.0.0.1:{port}")
-        log = self.logs.path(f"gate-{name}")
-        process = self._children.start(command, log=log, cwd=self._scratch)
+        process = self._children.start(command, self.logs.path(f"gate-{name}"))
         self.gates[name] = port, process
         until = time.monotonic() + COMMAND_S * self._patience
         while not _listens(port):
@@ -211,11 +210,15 @@ class Machines:
         Raises FlheError: it did not end in time: how long it was waited for, and its log, which is
         called `log`.
         """
-        command = [script("flwr"), *words, "--format", "json"]
+        command, path = [script("flwr"), *words, "--format", "json"], self.logs.path(log)
+        before = path.stat().st_size if path.exists() else 0
         with self._bounded(f"`flwr {' '.join(words[:2])}`", log) as seconds:
-            return self._children.told(
-                command, log=self.logs.path(log), cwd=self._scratch, timeout=seconds
-            )
+            status = self._children.start(command, path).wait(seconds)
+        said = path.read_bytes()[before:].decode("utf-8", "replace")
+        found: dict[str, Any] = {}
+        with suppress(ValueError):
+            found = {} if status else json.loads(said[said.index("{") : said.rindex("}") + 1])
+        return found
 
     def submit(self, name: str, words: Sequence[str]) -> int:
         """Start a run, called `name` in logs; returns its id. FlheError where it did not start."""

@@ -1,12 +1,28 @@
-"""Axes of pictures: logarithmic ones, and lines with their names at their ends."""
+"""Axes of pictures: logarithmic ones, and lines with their looks, and names at their ends."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flhe_app.style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+class Look(NamedTuple):
+    """Look of one contender in every picture."""
+
+    colour: str  # A key of COLOURS
+    marker: str  # Matplotlib's
+    line: str = "-"  # Matplotlib's
+
+
+def nth_look(at: int) -> Look:
+    """Return the look of a picture's n-th line, for what has none of its own."""
+    looks = [*zip(COLOURS, "osD^Xv.", strict=True)]
+    return Look(*looks[at % len(looks)])
 
 
 def short(value: float) -> str:

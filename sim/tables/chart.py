@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flhe_app import style
 from flhe_lab.advise.toml_files import load_toml
-from flhe_lab.tables.axes import label_ends, logarithmic
+from flhe_lab.tables.axes import Look, label_ends, logarithmic, nth_look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,16 +127,16 @@ def _declared() -> dict[str, Any]:
     return load_toml(Path(__file__).with_name("looks.toml"))
 
 
-def look(name: str, spare: int = 0) -> style.Look:
+def look(name: str, spare: int = 0) -> Look:
     """Return the look of a contender; `spare` counts those of a picture that have none of their own."""
     declared = _declared()
     looks, variants = declared["looks"], declared["variants"]
     parts = [part for part in looks if part in name]
     if "Flower" in parts:
-        return style.Look(*looks["Flower"])
+        return Look(*looks["Flower"])
     if not parts:
-        return style.spare(spare)
-    found = style.Look(*looks[min(parts, key=lambda part: (name.index(part), -len(part)))])
+        return nth_look(spare)
+    found = Look(*looks[min(parts, key=lambda part: (name.index(part), -len(part)))])
     return found._replace(line=next((variants[v] for v in variants if v in name), found.line))
 
 

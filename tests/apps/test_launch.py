@@ -80,6 +80,7 @@ def nothing_left() -> Iterator[None]:
         ("--scheme rot13", "scheme 'rot13': there are flashe, sash"),
         ("esafl --keys dealt", "a simulation has none; have nodes make theirs"),
         ("--task alexnet --data-dir /no/such/place", "--data-dir /no/such/place has none"),
+        ("--task gru --download", "needs its data set: put *.txt into a directory"),
         ("--device xpu:99", "--device xpu:99: "),
         ("--report /no/such/place/report", "name a file in a directory that exists"),
         ("--output /no/such/place/model", "name a file in a directory that exists"),
@@ -149,9 +150,10 @@ def test_children_are_stopped_with_theirs_even_when_orphaned(tmp_path: pathlib.P
     """The watchdog keeps a lock until that is done."""
     log, mine, other = (tmp_path / "log", *((tmp_path / "lock").open("w") for _ in range(2)))
     fcntl.flock(mine, fcntl.LOCK_EX)
+    (tmp_path / "scratch").mkdir()
     children = Children(os.environ, tmp_path / "scratch", hold=[mine.fileno()])
     mine.close()
-    process = children.start(ORPHANS, log=log, cwd=tmp_path)
+    process = children.start(ORPHANS, log)
     until(lambda: log.exists() and b"up" in log.read_bytes())
     process.kill()
     process.wait()
@@ -174,7 +176,7 @@ def test_watchdog_cleans_up_after_a_killed_parent(tmp_path: pathlib.Path) -> Non
             "import os, pathlib, sys, time\n"
             "from flhe_app.processes import Children\n"
             f"children = Children(os.environ, pathlib.Path({str(scratch)!r}))\n"
-            f"children.start({SLEEPER!r}, log=pathlib.Path(os.devnull), cwd=pathlib.Path('/'))\n"
+            f"children.start({SLEEPER!r}, pathlib.Path(os.devnull))\n"
             "print(children.tag, flush=True); time.sleep(3600)",
         ],
         stdout=subprocess.PIPE,

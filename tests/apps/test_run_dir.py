@@ -189,7 +189,8 @@ HINT = r"resume it: .*flhe run --resume /.*$"
         (FINISHED, TOO_FEW, True, "^too few; " + HINT, KEPT),
         (FINISHED, Stopped(2), True, "^" + HINT, KEPT),
         *((s, Stopped(2), False, "^$", []) for s in (FINISHED, PLAIN)),
-        *((s, TOO_FEW, False, "^too few$", ["run.log"]) for s in (FINISHED, PLAIN)),
+        (FINISHED, TOO_FEW, False, "^too few$", ["lock", "nodes", "run.log", *KEPT[-2:]]),
+        (PLAIN, TOO_FEW, False, "^too few$", ["lock", "run.log"]),
     ],
 )
 def test_what_a_run_leaves_and_says(
@@ -201,7 +202,7 @@ def test_what_a_run_leaves_and_says(
     said: str,
     left: list[str],
 ) -> None:
-    """What can be resumed is kept, and it says how to go on; of all else at most the log is left."""
+    """What can be resumed says how to go on; what was stopped before that is gone."""
     monkeypatch.setattr(
         flower_run, "FlowerRun", type("Ended", (Ends,), {"how": how, "agreed": agreed})
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import pathlib
-import sys
 from typing import Any
 
 import numpy as np
@@ -55,21 +53,12 @@ def test_missing_nodes_end_the_run() -> None:
         server_app.run(Idle(1), settings, Reporter(None))
 
 
-@pytest.mark.parametrize("simulated", [True, False])
-def test_loops_are_compiled_ahead_in_a_simulation_with_or_without_ray_yet(
-    simulated: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flower's simulation starts the server's app before it imports Ray."""
-    monkeypatch.delitem(sys.modules, "ray", raising=False)
-    monkeypatch.delitem(sys.modules, server_app.SIMULATION, raising=False)
-    if simulated:
-        assert importlib.util.find_spec(server_app.SIMULATION)
-        monkeypatch.setitem(sys.modules, server_app.SIMULATION, object())  # type: ignore[arg-type]
+def test_loops_are_compiled_while_nodes_join(monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: list[int] = []
     monkeypatch.setattr(server_app, "warm", lambda _terms, cohort: warmed.append(cohort))
     with pytest.raises(QuorumError, match="connected"):
         server_app.run(Idle(1), Settings(join_timeout=0.01), Reporter(None))
-    assert warmed == ([5] if simulated else [])
+    assert warmed == [5]
 
 
 def made(**config: Any) -> Any:
@@ -137,9 +126,9 @@ def test_terms_are_as_the_run_config_says(config: dict[str, Any], expected: Term
 
 
 def test_the_strategy_keeps_state_as_the_run_config_says(tmp_path: pathlib.Path) -> None:
-    strategy = made(state_dir=str(tmp_path), checkpoint_every=4, retries=6)
+    strategy = made(state_dir=str(tmp_path), rekey_every=4)
     how = strategy.settings
-    assert (how.state_dir, how.checkpoint_every, how.retries) == (str(tmp_path), 4, 6)
+    assert (how.state_dir, how.rekey_every) == (str(tmp_path), 4)
     assert made().settings.state_dir is None
 
 

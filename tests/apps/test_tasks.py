@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -381,7 +382,7 @@ def test_images_that_are_not_the_sets(
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({}, r"and --data-dir \S+ has none: put \.txt into a directory and name that"),
+        ({}, r"and --data-dir \S+ has none: put \*\.txt into a directory and name that"),
         ({"a.txt": b"", "b.txt": b""}, r"holds a\.txt, b\.txt; name one with --data-dir"),
         ({"short.txt": b"x" * 1600}, r"short\.txt has 1600 characters; a text of 1601 or more"),
         ({"latin.txt": b"\xe9" * 5000}, r"latin\.txt cannot be read; it must be a text in UTF-8"),
@@ -397,10 +398,78 @@ def test_texts_that_cannot_be_learned(
         task_named("lstm").load(str(tmp_path))
 
 
-def test_a_data_set_is_asked_for_before_anything_starts() -> None:
-    for name in ("alexnet", "gru"):
-        with pytest.raises(ConfigError, match=f"task='{name}' needs its data set: put"):
-            task_named(name).source.place(name, "")
+@pytest.mark.parametrize(("name", "by"), [("alexnet", "torchvision"), ("gru", "flwr-datasets")])
+def test_a_data_set_is_asked_for_before_anything_starts(name: str, by: str) -> None:
+    with pytest.raises(ConfigError, match=f"task='{name}' needs its data set: put .* by {by}"):
+        task_named(name).source.place(name, "", download=True)
+
+
+# --- what is fetched ---
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[dict[str, Any]]]:
+    """Let flwr-datasets and torchvision answer with this, or fail with it; what they were asked."""
+
+    def answers(found: Any) -> list[dict[str, Any]]:
+        asked: list[dict[str, Any]] = []
+
+        def fetch(root: object = None, **how: Any) -> Any:
+            asked.append({"root": root, **how})
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        monkeypatch.setattr("flwr_datasets.FederatedDataset", fetch)
+        monkeypatch.setattr("torchvision.datasets.FashionMNIST", fetch)
+        return asked
+
+    return answers
+
+
+def rows(**columns: Any) -> Any:
+    from datasets import Dataset
+
+    return SimpleNamespace(load_split={"train": Dataset.from_dict(columns)}.__getitem__)
+
+
+def test_what_is_missing_is_fetched_when_asked(hub: Any, tmp_path: pathlib.Path) -> None:
+    pixels = np.arange(30 * 28 * 28, dtype=np.uint32).astype(np.uint8).reshape(30, 28, 28)
+    asked = hub(rows(image=pixels.tolist(), character=list(range(30))))
+    with pytest.raises(ConfigError, match=r"put femnist\*\.npz .* --download"):
+        task_named("cnn").load(str(tmp_path))
+    assert not asked
+    data = task_named("cnn").load(str(tmp_path), download=True)
+    assert (asked[0]["dataset"], asked[0]["cache_dir"]) == ("flwrlabs/femnist", str(tmp_path))
+    assert data.test.labels.tolist() == [9, 19, 29]
+    assert data.train.labels.tolist() == [i for i in range(30) if i % 10 != 9]
+    expected = torch.from_numpy(pixels[9].astype(np.float32)) / 255 * 2 - 1
+    assert torch.allclose(data.test.images[0, 0], expected, atol=1e-6)
+    asked = hub(SimpleNamespace(data=pixels, targets=list(range(30))))
+    assert len(task_named("fcn").load(str(tmp_path), download=True).test.labels) == 30
+    assert asked == [{"root": tmp_path, "train": t, "download": True} for t in (True, False)]
+
+
+def test_a_text_is_fetched_without_overlaps(hub: Any, tmp_path: pathlib.Path) -> None:
+    text = "".join(chr(33 + i % 90) for i in range(LENGTH * 41))
+    starts = range(LENGTH * 40)  # as LEAF has them: each row begins one character on
+    windows = [text[i : i + LENGTH] for i in starts]
+    hub(rows(x=windows, y=[text[i + LENGTH] for i in starts]))
+    data = task_named("lstm").load(str(tmp_path), download=True)
+    codes = torch.from_numpy(encoded(text))
+    assert torch.equal(both(data, "images").flatten(), codes[: 40 * LENGTH])
+    assert torch.equal(both(data, "labels").flatten(), codes[1 : 40 * LENGTH + 1])
+    assert [len(half.labels) for half in data] == [36, 4]
+    hub(rows(x=["short"], y=["x"]))
+    with pytest.raises(ConfigError, match="does not hold windows of 80 characters"):
+        task_named("lstm").load(str(tmp_path), download=True)
+
+
+@pytest.mark.parametrize("name", ["fcn", "gru"])
+def test_what_cannot_be_fetched(name: str, hub: Any, tmp_path: pathlib.Path) -> None:
+    hub(ConnectionError("no route"))
+    with pytest.raises(ConfigError, match=r"not be fetched \(Conn|cannot be fetched \(Conn"):
+        task_named(name).load(str(tmp_path), download=True)
 
 
 @pytest.mark.parametrize("name", ["fcn-digits", "cnn-digits"])

@@ -74,7 +74,7 @@ def machines(tmp_path: Path, process: Process, patience: float = 1.0) -> Machine
     logs = tmp_path / "logs"
     logs.mkdir()
     found = Machines(Trust(), tmp_path, {}, Logs(logs), patience)  # type: ignore[arg-type]
-    found._children = starting(lambda command, log, cwd: process)
+    found._children = starting(lambda command, log: process)
     return found
 
 
@@ -117,7 +117,7 @@ def test_what_a_command_says_is_read_and_logged(
     log = one.logs.path("flwr-run")
     log.write_text('{"run-id": 6}\n', encoding="utf-8")
 
-    def start(command: object, *, log: Path, cwd: Path) -> subprocess.Popen[bytes]:
+    def start(command: object, log: Path) -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
             return subprocess.Popen([sys.executable, "-c", prints], stdout=output)
 
