@@ -58,9 +58,8 @@ def environment(nodes: Path, scratch: Path) -> dict[str, str]:
 
 def data_home() -> Path:
     """Return the directory of flhe's files among the user's data; it may not exist yet."""
-    return (
-        Path(os.environ.get("XDG_DATA_HOME") or files.home() / ".local/share").absolute() / "flhe"
-    )
+    base = os.environ.get("XDG_DATA_HOME") or files.home() / ".local/share"
+    return Path(base).absolute() / "flhe"
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from flhe_app.superlink import Process, pairs, start_simulation
 
 SIMULATION_S = 600.0
 """Maximum wait for the simulation's process to appear."""
+STAGES = 50
+"""Maximum wait for news of a round, in stages of the longest time: the server gives up before."""
 STREAM_S = 5.0
 """Maximum wait for the last lines of the run's log."""
 POLL_S = 0.2
@@ -43,6 +45,7 @@ class FlowerRun:
         self._tail = Tail(run_dir.report, new=True)
         self._log.touch(mode=0o600)
         self._log_start = self._log.stat().st_size
+        self._heard = time.monotonic()
 
     def run(self) -> Outcome:
         """Run it to its end; FlheError if it did not train all rounds."""
@@ -68,7 +71,6 @@ class FlowerRun:
 
     def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
         """Return when the run is complete or its process gone; fail if Flower's own end first."""
-        limit = time.monotonic() + SIMULATION_S
         simulated = False
         while True:
             self._tick()
@@ -82,8 +84,9 @@ class FlowerRun:
             simulated |= running
             if not simulated and stream.poll():
                 self._fail(f"`flwr run` {describe_exit(stream.returncode)}")
-            if not simulated and time.monotonic() > limit:
-                self._fail(f"Flower started no simulation within {SIMULATION_S:g} s")
+            wait = STAGES * self._settings.round_timeout if simulated else SIMULATION_S
+            if time.monotonic() > self._heard + wait:
+                self._fail(f"Flower said nothing for {wait:g} s")
 
     def _settle(self, stream: Process) -> None:
         """Trust the server's record of its end; if it has none, the log may name the reason."""
@@ -111,7 +114,7 @@ class FlowerRun:
         """Wait a moment; show news."""
         time.sleep(POLL_S)
         for line in self._tail.lines():
-            event = labelled(json.loads(line), self._settings)
+            event, self._heard = labelled(json.loads(line), self._settings), time.monotonic()
             if self._copy is not None:
                 self._copy.append(json.dumps(event))
             kind, new = event["event"], self._outcome.read(event)

@@ -120,7 +120,8 @@ def _schemes() -> Any:
 def _own_options(name: str) -> Iterator[click.Parameter]:
     """Yield an option for each parameter of a scheme, from its class and docstring."""
     kind = _schemes().named(name)
-    hints, told = get_type_hints(kind), _described(kind.__doc__ or "")
+    hints = get_type_hints(kind)
+    told = _described("\n".join(base.__doc__ or "" for base in kind.__mro__))
     for field in fields(kind):
         hint, key = hints[field.name], key_of(field.name)
         choice = get_origin(hint) is Literal

@@ -99,10 +99,9 @@ class RunDir:
 def created(settings: Settings) -> Iterator[RunDir]:
     """Create a directory for a run of `settings`, below the user's data directory."""
     base = data_home() / "runs"
-    stamp = time.strftime("%Y%m%d-%H%M%S")
     try:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=base))  # 0700
+        path = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base))  # 0700
     except OSError as error:
         raise ConfigError(
             f"{base} cannot be written ({error.strerror}): "
@@ -133,15 +132,14 @@ def reopened(path: Path, given: Mapping[str, Any]) -> Iterator[RunDir]:
             "encrypted run, as its last message did"
         )
     with _locked(path) as lock:
-        asked, finished = _read(path)
-        longer = replace(asked, num_rounds=given.get("num_rounds", asked.num_rounds))
-        if given.keys() - {"num_rounds"} or longer.num_rounds < asked.num_rounds:
+        before, finished = _read(path)
+        asked = replace(before, num_rounds=given.get("num_rounds", before.num_rounds))
+        if given.keys() - {"num_rounds"} or asked.num_rounds < before.num_rounds:
             got = ", ".join(f"{key_of(name)}={value!r}" for name, value in given.items())
             raise ConfigError(
-                f"--resume {path}: the run keeps its settings, and has {asked.num_rounds} rounds or "
+                f"--resume {path}: the run keeps its settings, and has {before.num_rounds} rounds or "
                 f"more, got {got}; give a larger --rounds alone, or start a new run"
             )
-        asked = longer
         if finished >= asked.num_rounds:
             raise ConfigError(
                 f"--resume {path}: the run is finished, with {finished} rounds; say --rounds with "

@@ -30,10 +30,8 @@ SERVER_OPTIMIZERS = ("fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 CLIENT_OPTIMIZERS = ("sgd", "adam", "rmsprop")
 FAIR_LIMIT = 1 << 20
 """Largest weight under q-FedAvg by default: fine steps, up to 4,096 nodes."""
-
 MIN_LIMIT = 1 << 10
 """Smallest one: below this, rounding weights to whole numbers changes q-FedAvg."""
-
 FAIR_BITS = 24
 """Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
 
@@ -316,10 +314,9 @@ class Settings:
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:
         """Read a Flower run config; other apps' keys are ignored."""
-        named = ((field, key_of(field.name)) for field in fields(cls))
-        return cls(
-            **{f.name: typed(key, f.default, config[key]) for f, key in named if key in config}
-        )
+        named = ((f, key_of(f.name)) for f in fields(cls))
+        given = {f.name: typed(key, f.default, config[key]) for f, key in named if key in config}
+        return cls(**given)
 
     def to_config(self) -> dict[str, Any]:
         """Return every setting under its key in the run config."""

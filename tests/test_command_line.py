@@ -237,7 +237,7 @@ def test_a_table_is_stacked_where_it_does_not_fit(
     table.add_row("two", "x" * 60, "more")
     narrow = f"files\n\nname: one\n  size B: 1 2\nname: two\n  size B: {'x' * 60}\n  more\n"
     assert str(stacked(table)) == f"{narrow}all of them"
-    for columns, fits in (("70", False), ("100", True)):
+    for columns, fits in (("70", False), ("100", True), ("", True)):  # "": a file or a pipe
         monkeypatch.setenv("COLUMNS", columns)
         Answer({}, table).show()
         assert (narrow not in capsys.readouterr().out) == fits

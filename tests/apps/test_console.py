@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, FlheError
 from flhe_app import flower_run, run_dir
 from flhe_app.console import RoundDisplay, plot, round_table
 from flhe_app.flower_run import FlowerRun
@@ -123,6 +124,10 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     _, *passed, _ = [json.loads(line) for line in copy.read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
+    monkeypatch.setattr(flower_run, "SIMULATION_S", -1.0)
+    going: Any = SimpleNamespace(poll=lambda: None, pid=0, runs_below=lambda *_: False)
+    with pytest.raises(FlheError, match="Flower said nothing for -1 s"):
+        run._follow(going, going, going)
 
 
 def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
