@@ -41,6 +41,12 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             "rule and rest have no effect unless select is below 1: leave them out, or lower it"
         )
+    if settings.encrypted and settings.system.needs_all_members and settings.fraction_train < 1:
+        raise ConfigError(
+            f"fraction-train={settings.fraction_train} with scheme={settings.scheme!r}: keys that last "
+            "longer than a round open sums of all nodes only; have keys made for each round, or use "
+            "fraction-train=1.0"
+        )
     if settings.fair_q:
         _fair(settings)
 

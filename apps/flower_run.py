@@ -23,7 +23,7 @@ from flhe_app.superlink import Process, pairs, start_simulation
 SIMULATION_S = 600.0
 """Maximum wait for the simulation's process to appear."""
 STAGES = 50
-"""Maximum wait for news of a round, in stages of the longest time: the server gives up before."""
+"""Maximum wait for news, in waits for nodes and for a stage: the server gives up before."""
 STREAM_S = 5.0
 """Maximum wait for the last lines of the run's log."""
 POLL_S = 0.2
@@ -45,7 +45,6 @@ class FlowerRun:
         self._tail = Tail(run_dir.report, new=True)
         self._log.touch(mode=0o600)
         self._log_start = self._log.stat().st_size
-        self._heard = time.monotonic()
 
     def run(self) -> Outcome:
         """Run it to its end; FlheError if it did not train all rounds."""
@@ -71,7 +70,7 @@ class FlowerRun:
 
     def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
         """Return when the run is complete or its process gone; fail if Flower's own end first."""
-        simulated = False
+        self._heard, simulated = time.monotonic(), False
         while True:
             self._tick()
             if self._complete():  # Flower and Ray take seconds to end by themselves
@@ -84,7 +83,8 @@ class FlowerRun:
             simulated |= running
             if not simulated and stream.poll():
                 self._fail(f"`flwr run` {describe_exit(stream.returncode)}")
-            wait = STAGES * self._settings.round_timeout if simulated else SIMULATION_S
+            stage = self._settings.join_timeout + self._settings.round_timeout
+            wait = STAGES * stage if simulated else SIMULATION_S
             if time.monotonic() > self._heard + wait:
                 self._fail(f"Flower said nothing for {wait:g} s")
 

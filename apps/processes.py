@@ -70,7 +70,7 @@ class Children:
 
     def __init__(self, env: Mapping[str, str], scratch: Path, hold: Sequence[int] = ()) -> None:
         self.tag = secrets.token_hex(16)
-        self.scratch, self._env = scratch, {**env, TAG: self.tag}
+        self.scratch, self._env, self._hold = scratch, {**env, TAG: self.tag}, hold
         self._seen: set[psutil.Process] = set()
         self._started: list[subprocess.Popen[bytes]] = []
         self._watchdog = subprocess.Popen(  # noqa: S603
@@ -93,6 +93,7 @@ class Children:
                 cwd=self.scratch,
                 env=self._env,
                 start_new_session=True,
+                pass_fds=self._hold,
             )
         self._started.append(process)
         return process

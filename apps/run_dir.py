@@ -180,7 +180,7 @@ def _locked(path: Path) -> Iterator[int]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"--resume {path}: another `flhe run` is at work there, or still being stopped; "
-                "wait until it has ended"
+                f"--resume {path}: another `flhe run` is at work there, or processes of it remain; "
+                "wait until they have ended, or end them"
             ) from None
         yield handle

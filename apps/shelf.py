@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import re
+import socket
 import sys
 import threading
 import tomllib
@@ -89,7 +90,15 @@ def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """Answers the two requests of a SuperLink."""
 
-        timeout = PATIENCE
+        def setup(self) -> None:
+            super().setup()
+            late = threading.Timer(PATIENCE, self._hang_up)
+            late.daemon = True
+            late.start()
+
+        def _hang_up(self) -> None:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
 
         def do_POST(self) -> None:
             written = self.headers.get("Content-Length", "")

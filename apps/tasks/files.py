@@ -28,7 +28,8 @@ class Files:
         root = Path(data_dir).expanduser()
         if not data_dir:
             return []
-        if root.suffix == self.SUFFIX or (self.folder and (root / self.folder).is_dir()):
+        named = root.suffix == self.SUFFIX and root.is_file()
+        if named or (self.folder and (root / self.folder).is_dir()):
             return [root]
         return sorted(root.glob(f"{self.stem}*{self.SUFFIX}"))
 

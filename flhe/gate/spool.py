@@ -95,6 +95,7 @@ class Spool:
         with self._lock:
             found = self._waiting.get(tree.object_id)
             if found is not None:
+                found.touched = time.monotonic()
                 return found
             while len(self._waiting) >= MAX_WAITING:
                 self._drop(next(iter(self._waiting)))

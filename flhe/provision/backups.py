@@ -105,7 +105,10 @@ def _exiting() -> Iterator[None]:
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP)}
+    ends = (
+        one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN
+    )
+    before = {one: signal.signal(one, leave) for one in ends}
     try:
         yield
     finally:

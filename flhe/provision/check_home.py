@@ -19,6 +19,9 @@ from flhe.provision.sites import existing, how_to_make
 LEAST_FREE, FEW_FREE = 64 << 20, 1 << 30
 """Bytes below which a node cannot work, and below which large models may not fit."""
 
+MOST_PLACES = 200
+"""Directories and links that are looked at: links may go in a circle."""
+
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -117,7 +120,7 @@ def _way(path: Path, found: list[Path]) -> list[Path]:
     for place in reversed(path.parents):
         if place not in found:
             found.append(place)
-            if place.is_symlink():
+            if place.is_symlink() and len(found) < MOST_PLACES:
                 _way(place.parent / place.readlink() / "it", found)
     return found
 

@@ -18,6 +18,7 @@ from flhe.node import witness
 from flhe.node.journal import KEPT, UNUSED, Book, Change, Journal, Note
 from flhe.node.store import Store
 from flhe.node.witness import Witness, find, in_memory, is_apart
+from flhe.schemes.sealed import Slot
 from flhe.wire import canonical
 from flhe.wire import files as files_
 from tests.mods.harness import dying, put_back
@@ -126,6 +127,19 @@ def test_one_opening_of_each_purpose_a_round(book: Book, root: Path, memory: Pat
         with pytest.raises(NoKeyError, match="is over"):
             book.enter(lambda now: now.begun(EPOCH, 3))
         book.begin(lambda now: Journal(now.witness, now.entry, epoch=EPOCH))  # another federation
+
+
+def test_a_query_has_a_later_number_than_all_before() -> None:
+    def asked(now: Journal, number: int, query: bytes) -> Journal:
+        slot = Slot(7, bytes(32), EPOCH, number, 0, bytes(32), query)
+        return now.with_query(slot, 9, again=False)
+
+    now = asked(Journal(bytes(16), bytes(16)), 5, A)
+    assert asked(now, 5, A) == now
+    for number in (4, 5):  # a sum under an earlier number would be another one's
+        with pytest.raises(ReuseError, match="query 5 was answered here"):
+            asked(now, number, B)
+    assert asked(now, 6, B).queries == {5: A, 6: B}
 
 
 def test_openings_are_not_forgotten(book: Book) -> None:

@@ -221,3 +221,8 @@ def test_what_is_gone_or_cut_short_is_named(ledger: Ledger, name: str, size: int
 def test_a_ledger_of_other_terms_is_not_resumed(ledger: Ledger) -> None:
     with pytest.raises(ConfigError, match="a federation under other terms"):
         Ledger.load(ledger.directory, b"others")
+
+
+def test_a_new_run_does_not_begin_over_another(ledger: Ledger) -> None:
+    with pytest.raises(ConfigError, match="holds a federation already"):
+        Ledger.create(ledger.directory, 7, TERMS)
