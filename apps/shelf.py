@@ -38,7 +38,7 @@ SIGNATURES = ".signatures"
 SIGNED = ("public_key_id", "signed_at", "signature")
 FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
-PATIENCE = 10.0  # seconds of silence that end a connection
+PATIENCE = 10.0  # seconds that a connection may last
 
 
 def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
