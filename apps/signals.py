@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import AbstractContextManager
+
+from flhe.provision.signals import raising
 
 
 class Stopped(BaseException):
@@ -18,22 +18,12 @@ class Stopped(BaseException):
         """Command that resumes the run; "" if nothing was kept."""
 
 
-@contextmanager
-def signals() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and SIGHUP into Stopped, which unwinds through every clean-up."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
-
-    previous = {number: signal.signal(number, stop) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def signals() -> AbstractContextManager[None]:
+    """Turn Ctrl-C, SIGTERM and SIGHUP into Stopped, which unwinds through every clean-up."""
+    return raising(Stopped, *_SIGNALS)
 
 
 def ignore_signals() -> None:

@@ -13,10 +13,8 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
 from flhe.keys.seal import ModelKey
@@ -25,6 +23,7 @@ from flhe.node.checkpoint import model_key_in
 from flhe.node.node import EPOCHS
 from flhe.node.store import Store
 from flhe.provision import public_files, sites
+from flhe.provision.signals import raising
 from flhe.wire import files
 
 
@@ -65,8 +64,10 @@ def restore(path: Path, home: Path, passphrase: str) -> Backup:
         )
     kept = Backup.unseal(public_files.read(path, MAX_FILE, "the backup"), passphrase)
     beside = home.with_name(f".{home.name}-{secrets.token_hex(4)}")
+    stops = (signal.SIGTERM, signal.SIGHUP)
+    ends = [number for number in stops if signal.getsignal(number) != signal.SIG_IGN]  # not nohup's
     try:
-        with _exiting():
+        with raising(lambda number: SystemExit(128 + number), *ends):
             home.parent.mkdir(parents=True, exist_ok=True)
             files.make_private(beside)
             if kept.models:
@@ -96,24 +97,6 @@ def passphrase_in(path: Path) -> str:
     # Only a line feed ends a line here; str.splitlines would split at others too.
     line = data.partition(b"\n")[0].removesuffix(b"\r")
     return line.decode(errors="surrogateescape")
-
-
-@contextmanager
-def _exiting() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise SystemExit meanwhile, so that what is unfinished is erased."""
-
-    def leave(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    ends = (
-        one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN
-    )
-    before = {one: signal.signal(one, leave) for one in ends}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 def _discard(folder: Path) -> None:
