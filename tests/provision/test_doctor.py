@@ -130,6 +130,8 @@ def test_a_link_on_the_way_that_others_can_change(tmp_path: Path) -> None:
     for home in ways:
         assert (path(home).level, str(shared) in path(home).says) == ("fail", True), home
     assert path(between / ".." / "real" / "home").level == path(real / "home").level
+    (between / "circle").symlink_to("../between/circle")  # a longer path each time round
+    assert path(between / "circle" / "home").name == "path"
     (between / "loop").symlink_to("loop")
     assert path(between / "loop" / "home").level != "fail"  # `home` says that there is none
     shared.chmod(0o700)
